@@ -1,0 +1,265 @@
+"""Views are data: a view is a pure function of (seed, task, image id, kind, slot).
+
+`draw` turns that key into parameters with a counter-based generator, on the host; `render` turns parameters into
+pixels in batches, on the device. Neither looks at a batch, an order, a worker or a global generator, so the teacher's
+pixels can be rendered again by the student instead of being stored.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from itertools import permutations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nncsl.data import colors, crops
+from nncsl.data.policy import KINDS, Crop, ViewPolicy
+from nncsl.data.rng import stream_key, uniforms
+
+__all__ = ["KINDS", "Crop", "ViewParameters", "ViewPolicy", "draw", "make_views", "plain", "render"]
+
+_CROP_TRIES = 10
+_BLUR_SIGMAS = (0.1, 2.0)
+_ORDERS = np.array(list(permutations(range(len(colors.JITTERS)))))
+# Output pixels per pass over a chunk of the batch: on a CPU the working set should stay in its caches.
+_CHUNK_PIXELS_CPU = 64 * 32 * 32
+_CHUNK_PIXELS = 64 * 224 * 224
+
+Images = Tensor | np.ndarray
+
+
+@dataclass(frozen=True)
+class ViewParameters:
+    """All random choices of n views, as arrays [n] (order: [n, 4], indices into `colors.JITTERS`)."""
+
+    top: np.ndarray
+    left: np.ndarray
+    height: np.ndarray
+    width: np.ndarray
+    flip: np.ndarray
+    jitter: np.ndarray
+    order: np.ndarray
+    brightness: np.ndarray
+    contrast: np.ndarray
+    saturation: np.ndarray
+    hue: np.ndarray
+    gray: np.ndarray
+    blur: np.ndarray  # sigma in pixels, 0: not blurred
+    solarize: np.ndarray  # threshold, 256: no level is inverted
+    equalize: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.top)
+
+    def __getitem__(self, rows: slice | np.ndarray) -> "ViewParameters":
+        return ViewParameters(*(getattr(self, entry.name)[rows] for entry in fields(self)))
+
+
+def draw(
+    policy: ViewPolicy, kind: str, *, seed: int, task: int, ids: np.ndarray, slots: np.ndarray, sizes: np.ndarray
+) -> ViewParameters:
+    """The parameters of views: ids, slots integers [n]; sizes (height, width) per image [n, 2] or one pair for all."""
+    crop = policy.crop(kind)
+    ids, slots = np.asarray(ids), np.asarray(slots)
+    if ids.ndim != 1 or slots.shape != ids.shape:
+        raise ValueError(f"ids and slots must have the same shape [n], got {ids.shape} and {slots.shape}")
+    sizes = np.broadcast_to(np.asarray(sizes, dtype=np.int64), (len(ids), 2))
+    u = iter(uniforms(stream_key(seed, "view", task, kind), ids, slots, draws=15 + 2 * _CROP_TRIES).T.copy())
+    chosen = {name: next(u) < getattr(policy, name) for name in ("flip", "jitter", "gray", "equalize")}
+    order = _ORDERS[(next(u) * len(_ORDERS)).astype(np.int64)]
+    strength = 0.8 * policy.color
+    factors = {name: _between(next(u), max(0.0, 1 - strength), 1 + strength) for name in colors.JITTERS[:3]}
+    hue = _between(next(u), -0.2 * policy.color, 0.2 * policy.color)
+    blur = np.where(next(u) < policy.blur, _between(next(u), *_BLUR_SIGMAS), 0.0)
+    solarize = np.where(next(u) < policy.solarize, next(u) * 256, 256.0)
+    place = next(u), next(u)
+    shape, centered = _crop_shapes(crop, sizes, [(next(u), next(u)) for _ in range(_CROP_TRIES)])
+    free = sizes - shape
+    corner = np.where(centered, free // 2, (np.stack(place, axis=1) * (free + 1)).astype(np.int64))
+    return ViewParameters(
+        top=corner[:, 0],
+        left=corner[:, 1],
+        height=shape[:, 0],
+        width=shape[:, 1],
+        order=order,
+        hue=hue,
+        blur=blur,
+        solarize=solarize,
+        **chosen,
+        **factors,
+    )
+
+
+def render(
+    images: Images,
+    parameters: ViewParameters,
+    policy: ViewPolicy,
+    kind: str,
+    *,
+    sizes: np.ndarray | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Pixels of views: uint8 images [n, H, W, C] -> normalized float32 [n, C, size, size] on `device`.
+
+    sizes: [n, 2] height and width of each image when they are padded at the bottom and right to a common shape.
+    """
+    sizes = _check(images, sizes, policy)
+    size = policy.crop(kind).size
+    device = _device(images, device)
+    if len(parameters) != len(images):
+        raise ValueError(f"{len(images)} images need as many rows of parameters, got {len(parameters)}")
+    outside = (parameters.top + parameters.height > sizes[:, 0]) | (parameters.left + parameters.width > sizes[:, 1])
+    if outside.any():
+        raise ValueError(f"crop outside of image {outside.nonzero()[0][0]}: were the parameters drawn for other sizes?")
+    output = torch.empty(len(images), images.shape[3], size, size, device=device)
+    for chunk in _chunks(len(images), size, device):
+        levels = _crop(images[chunk], parameters[chunk], size, device)
+        if levels.shape[1] == 3:
+            _recolor(levels, parameters[chunk])
+        output[chunk] = levels
+    return _normalize(output, policy)
+
+
+def make_views(
+    images: Images,
+    ids: np.ndarray,
+    slots: np.ndarray,
+    *,
+    policy: ViewPolicy,
+    kind: str,
+    seed: int,
+    task: int,
+    sizes: np.ndarray | None = None,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """One view per row: images uint8 [n, H, W, C], ids and slots [n] -> normalized float32 [n, C, size, size]."""
+    shapes = _check(images, sizes, policy)
+    parameters = draw(policy, kind, seed=seed, task=task, ids=ids, slots=slots, sizes=shapes)
+    return render(images, parameters, policy, kind, sizes=shapes, device=device)
+
+
+def plain(
+    images: Images, policy: ViewPolicy, *, sizes: np.ndarray | None = None, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Images as evaluation sees them: uint8 [n, H, W, C] -> normalized float32 [n, C, size, size] as large views.
+
+    An image of that size stays as it is; of any other one the short side is resized to 256/224 of it, then the center
+    is cut out.
+    """
+    sizes = _check(images, sizes, policy)
+    size = policy.large.size
+    device = _device(images, device)
+    short = np.where((sizes == size).all(axis=1), size, round(size * 256 / 224))[:, None]
+    resized = short * sizes // sizes.min(axis=1, keepdims=True)
+    offset = np.rint((resized - size) / 2).astype(np.int64)
+    scale, start = sizes / resized, np.zeros(len(images), dtype=np.int64)
+    output = torch.empty(len(images), images.shape[3], size, size, device=device)
+    for chunk in _chunks(len(images), size, device):
+        taps = [
+            crops.triangle_taps(
+                start[chunk], sizes[chunk, axis], size, scale=scale[chunk, axis], offset=offset[chunk, axis]
+            )
+            for axis in (0, 1)
+        ]
+        output[chunk] = crops.resample(images[chunk], *taps, device)
+    return _normalize(output, policy)
+
+
+def _between(u: np.ndarray, low: float, high: float) -> np.ndarray:
+    return low + u * (high - low)
+
+
+def _crop_shapes(
+    crop: Crop, sizes: np.ndarray, tries: list[tuple[np.ndarray, np.ndarray]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Height and width of each crop [n, 2], and whether [n, 1] it has to be centered because no try fitted the image.
+
+    Each try takes an area and a log-uniform aspect; the first whose shape fits is kept. Without any, the largest
+    centered crop with an allowed aspect is taken.
+    """
+    n = len(sizes)
+    narrowest, widest = crop.aspect
+    rows, columns = sizes[:, 0], sizes[:, 1]
+    aspect = columns / np.maximum(rows, 1)
+    shape = np.stack(
+        [
+            np.where(aspect < narrowest, np.rint(columns / narrowest), rows),
+            np.where(aspect > widest, np.rint(rows * widest), columns),
+        ],
+        axis=1,
+    ).astype(np.int64)
+    pending = np.arange(n)
+    for u_area, u_aspect in tries:
+        area = (rows * columns)[pending] * _between(u_area[pending], *crop.area)
+        aspect = np.exp(_between(u_aspect[pending], np.log(narrowest), np.log(widest)))
+        candidate = np.rint(np.sqrt(np.stack([area / aspect, area * aspect], axis=1))).astype(np.int64)
+        fits = ((candidate > 0) & (candidate <= sizes[pending])).all(axis=1)
+        shape[pending[fits]] = candidate[fits]
+        pending = pending[~fits]
+        if not len(pending):
+            break
+    centered = np.zeros((n, 1), dtype=bool)
+    centered[pending] = True
+    return shape, centered
+
+
+def _crop(images: Images, parameters: ViewParameters, size: int, device: torch.device) -> Tensor:
+    rows = crops.triangle_taps(parameters.top, parameters.height, size)
+    columns = crops.triangle_taps(parameters.left, parameters.width, size).reversed(parameters.flip)
+    return crops.resample(images, rows, columns, device)
+
+
+def _recolor(levels: Tensor, parameters: ViewParameters) -> None:
+    """Apply the color operations in place to the rows that drew them; levels: [n, 3, size, size]."""
+
+    def update(chosen: np.ndarray, operation: Callable[..., Tensor], values: np.ndarray | None = None) -> None:
+        rows = chosen.nonzero()[0]
+        if len(rows):
+            index = torch.from_numpy(rows).to(levels.device)
+            arguments = (
+                []
+                if values is None
+                else [torch.tensor(values[rows], dtype=torch.float32, device=levels.device).view(-1, 1, 1, 1)]
+            )
+            levels.index_copy_(0, index, operation(levels.index_select(0, index), *arguments))
+
+    for stage in range(len(colors.JITTERS)):
+        for number, name in enumerate(colors.JITTERS):
+            chosen = parameters.jitter & (parameters.order[:, stage] == number)
+            update(chosen, getattr(colors, name), getattr(parameters, name))
+    update(parameters.gray, colors.gray)
+    update(parameters.blur > 0, crops.blur, parameters.blur)
+    update(parameters.solarize < 256, colors.solarize, parameters.solarize)
+    update(parameters.equalize, colors.equalize)
+
+
+def _normalize(levels: Tensor, policy: ViewPolicy) -> Tensor:
+    mean, std = (torch.tensor(values, device=levels.device)[:, None, None] for values in (policy.mean, policy.std))
+    return levels.div_(255).sub_(mean).div_(std)
+
+
+def _chunks(n: int, size: int, device: torch.device) -> Iterator[slice]:
+    step = max(1, (_CHUNK_PIXELS_CPU if device.type == "cpu" else _CHUNK_PIXELS) // size**2)
+    return (slice(start, min(start + step, n)) for start in range(0, n, step))
+
+
+def _device(images: Images, device: torch.device | str | None) -> torch.device:
+    if device is not None:
+        return torch.device(device)
+    return images.device if isinstance(images, Tensor) else torch.device("cpu")
+
+
+def _check(images: Images, sizes: np.ndarray | None, policy: ViewPolicy) -> np.ndarray:
+    """Refuse what cannot be rendered; returns height and width of each image, int64 [n, 2]."""
+    if len(images.shape) != 4 or images.dtype not in (torch.uint8, np.uint8):
+        raise ValueError(f"images must be uint8 [n, H, W, C], got {images.dtype} {tuple(images.shape)}")
+    n, height, width, channels = images.shape
+    if channels != len(policy.mean):
+        raise ValueError(f"the policy normalizes {len(policy.mean)} channels, the images have {channels}")
+    if sizes is None:
+        return np.broadcast_to(np.array([height, width], dtype=np.int64), (n, 2))
+    sizes = np.asarray(sizes, dtype=np.int64)
+    if sizes.shape != (n, 2) or (n and (sizes.min() < 1 or (sizes.max(axis=0) > (height, width)).any())):
+        raise ValueError(f"sizes must be [{n}, 2] with heights in 1..{height} and widths in 1..{width}, got {sizes}")
+    return sizes
