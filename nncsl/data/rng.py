@@ -18,7 +18,7 @@ _SHIFT = np.uint64(32)
 
 
 def stream_key(*parts: int | str) -> int:
-    """64-bit key of a named stream, e.g. ``stream_key(seed, "view", task, "large")``; distinct parts, distinct streams."""
+    """64-bit key of a named stream, e.g. ``stream_key(seed, "view", task, "large")``."""
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 

@@ -1,0 +1,155 @@
+"""One typed configuration: a preset, then flags and ``--set key=value`` on top, checked before anything runs."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from nncsl import typed
+from nncsl.data.labels import LabelBudget
+from nncsl.data.policy import ViewPolicy
+from nncsl.errors import ConfigError
+
+TeacherMode = Literal["features", "model", "none"]
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """A residual network: ResNet-18 is width 64 with blocks [2, 2, 2, 2]."""
+
+    stem: Literal["cifar", "imagenet"] = "cifar"
+    width: int = 64
+    blocks: tuple[int, ...] = (2, 2, 2, 2)
+    hidden: int = 512
+    projection: int = 128
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides a run. The defaults are the numbers that all presets share."""
+
+    # Data and protocol
+    dataset: str
+    tasks: int
+    labels: str
+    views: ViewPolicy
+    data_dir: str | None = None
+    cache_dir: str | None = None
+    cache_short_side: int | None = None
+    class_list: str | None = None
+    class_order: tuple[int, ...] | None = None
+    test_fraction: float = 0.2
+    verify_data: bool = True
+    unlabelled_fraction: float = 1.0
+
+    # Replay memory, in images
+    memory: int = 500
+    memory_selection: Literal["random", "herding"] = "random"
+    unlabelled_memory: int = 0
+
+    # Method and teacher
+    method: str = "nncsl"
+    teacher_mode: TeacherMode = "features"
+    distillation: Literal["nnd", "kd", "feature"] = "nnd"
+    bank_views: int = 4
+    bank_codec: Literal["fp32", "fp16", "int8", "pq"] = "fp16"
+    bank_residency: Literal["ram", "disk", "device"] = "ram"
+    bank_refresh_epochs: int = 0
+
+    # Objective
+    tau: float = 0.1
+    sharpening: float = 0.25
+    smoothing: float = 0.1
+    lambda_mem: float = 1.0
+    lambda_lin: float = 0.005
+    lambda_nnd: float = 0.2
+    kd_temperature: float = 2.0
+
+    # Optimization
+    epochs: int = 250
+    warmup_epochs: int = 10
+    unlabelled_batch: int = 256
+    labelled_per_class: int = 5
+    optimizer: Literal["lars", "sgd"] = "lars"
+    lr_start: float = 0.08
+    lr_peak: float = 0.4
+    lr_end: float = 0.032
+    head_lr: float = 0.12
+    momentum: float = 0.9
+    weight_decay: float = 1e-5
+    batchnorm: Literal["freeze-after-first", "train"] = "freeze-after-first"
+
+    # Machine
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    device: str = "auto"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_ranges(self)
+
+
+def presets() -> list[str]:
+    """The names that ``--preset`` takes."""
+    return sorted(path.name[: -len(".yaml")] for path in _preset_folder().iterdir() if path.name.endswith(".yaml"))
+
+
+def preset_for(dataset: str | None) -> str:
+    """The preset where none is named: the data set's own; the 32-pixel one of CIFAR-10 for a user's own images."""
+    if dataset is None:
+        return "digits"
+    return dataset if dataset in presets() else "cifar10"
+
+
+def load(preset: str = "digits", overrides: Iterable[Mapping[str, Any]] = ()) -> Config:
+    """The preset's configuration with the given nested mappings on top, later ones winning."""
+    if preset not in presets():
+        raise ConfigError(f"unknown preset {preset!r}: expected one of {', '.join(presets())}")
+    values = yaml.safe_load((_preset_folder() / f"{preset}.yaml").read_text())
+    given: dict[str, Any] = {}
+    for override in overrides:
+        given = typed.merge(given, override)
+    epochs, warmup = given.get("epochs"), values["warmup_epochs"]
+    if isinstance(epochs, int) and "warmup_epochs" not in given:
+        values["warmup_epochs"] = min(warmup, epochs // 2)  # a trial with few epochs should not be all warm-up
+    return typed.build(Config, typed.merge(values, given))
+
+
+def read(path: Path) -> Config:
+    """A configuration as :func:`dump` wrote it."""
+    return typed.build(Config, yaml.safe_load(path.read_text()))
+
+
+def dump(config: Config) -> str:
+    """The resolved configuration as yaml; reading it back gives an equal one."""
+    return yaml.safe_dump(typed.plain(config), sort_keys=False, default_flow_style=None, width=110)
+
+
+def _preset_folder() -> Any:
+    return resources.files("nncsl") / "presets"
+
+
+def _check_ranges(config: Config) -> None:
+    """Everything that can be judged without looking at the data."""
+    at_least = {"tasks": 1, "memory": 0, "unlabelled_memory": 0, "bank_views": 1, "bank_refresh_epochs": 0, "epochs": 1}
+    at_least |= {"warmup_epochs": 0, "unlabelled_batch": 1, "labelled_per_class": 1, "seed": 0}
+    for name, least in at_least.items():
+        if getattr(config, name) < least:
+            raise ConfigError(f"{name}={getattr(config, name)}: expected {least} or more")
+    for name in ("tau", "sharpening", "lr_peak", "kd_temperature"):
+        if not getattr(config, name) > 0:
+            raise ConfigError(f"{name}={getattr(config, name)}: expected a number above 0")
+    for name, low, high in (("unlabelled_fraction", 0, 1), ("smoothing", 0, 1), ("test_fraction", 0, 1)):
+        if not low <= getattr(config, name) <= high:
+            raise ConfigError(f"{name}={getattr(config, name)}: expected a number from {low} to {high}")
+    if config.unlabelled_fraction == 0:
+        raise ConfigError("unlabelled_fraction=0: nothing would be left to learn from; expected a number above 0")
+    if config.warmup_epochs > config.epochs:
+        raise ConfigError(
+            f"warmup_epochs={config.warmup_epochs} is more than epochs={config.epochs}: "
+            f"lower it, e.g. --set warmup_epochs={max(config.epochs // 10, 0)}"
+        )
+    LabelBudget.parse(config.labels)

@@ -1,0 +1,62 @@
+"""Images as uint8 arrays, or as lazy views of a file that hold the same promise: rows by index, in any order."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class ImageBatch:
+    """pixels: uint8 [n, H, W, C]; sizes: int64 [n, 2] (height, width) where smaller images are padded at the bottom
+    and right, or None where every image fills the array."""
+
+    pixels: np.ndarray
+    sizes: np.ndarray | None = None
+
+
+class Images(Protocol):
+    """A sequence of images of one data set split."""
+
+    def __len__(self) -> int: ...
+
+    def gather(self, ids: np.ndarray) -> ImageBatch:
+        """The images with these indices, in this order; repetitions are allowed."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArrayImages:
+    """Images of one size: uint8 [n, H, W, C] in memory."""
+
+    array: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def gather(self, ids: np.ndarray) -> ImageBatch:
+        return ImageBatch(self.array[ids])
+
+
+@dataclass(frozen=True)
+class PackedImages:
+    """RGB images of different sizes, one after the other in a flat uint8 array (usually a memory map).
+
+    flat: [bytes]; offsets: int64 [n]; sizes: int64 [n, 2].
+    """
+
+    flat: np.ndarray
+    offsets: np.ndarray
+    sizes: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def gather(self, ids: np.ndarray) -> ImageBatch:
+        sizes = self.sizes[ids]
+        if not len(sizes):
+            return ImageBatch(np.zeros((0, 1, 1, 3), np.uint8))
+        pixels = np.zeros((len(sizes), *sizes.max(axis=0), 3), np.uint8)
+        for row, (start, (height, width)) in enumerate(zip(self.offsets[ids], sizes, strict=True)):
+            pixels[row, :height, :width] = self.flat[start : start + height * width * 3].reshape(height, width, 3)
+        return ImageBatch(pixels, None if (sizes == sizes[0]).all() else sizes)

@@ -1,0 +1,72 @@
+"""How many labels there are, and on which images: a pure function of the seed, the same on every machine."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from nncsl.data.rng import permutation, stream_key
+from nncsl.errors import ConfigError
+
+_FORMS = '"0.8%" (of each class), "4/class", or the path of a file with one training-image index per line'
+
+
+@dataclass(frozen=True)
+class LabelBudget:
+    """A fraction of each class, a number per class, or a published list of indices: exactly one is set."""
+
+    fraction: float | None = None
+    per_class: int | None = None
+    file: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "LabelBudget":
+        """Reads ``"0.8%"``, ``"4/class"`` or the path of an index file."""
+        if match := re.fullmatch(r"\s*([0-9.]+)\s*%\s*", text):
+            percent = float(match[1])
+            if not 0 < percent <= 100:
+                raise ConfigError(f"labels={text!r}: expected a percentage above 0 and up to 100")
+            return cls(fraction=percent / 100)
+        if match := re.fullmatch(r"\s*(\d+)\s*/\s*class\s*", text):
+            if int(match[1]) < 1:
+                raise ConfigError(f"labels={text!r}: expected at least one label per class")
+            return cls(per_class=int(match[1]))
+        if "/" in text or "." in text or Path(text).is_file():
+            return cls(file=Path(text))
+        raise ConfigError(f"labels={text!r}: expected {_FORMS}")
+
+    def choose(self, labels: np.ndarray, num_classes: int, seed: int, names: tuple[str, ...]) -> np.ndarray:
+        """The labeled images' indices, sorted: int64 [l]. labels: [n] classes of all training images."""
+        if self.file is not None:
+            return _read_indices(self.file, labels, num_classes, names)
+        chosen = []
+        for label in range(num_classes):
+            members = np.flatnonzero(labels == label)
+            count = self.per_class if self.per_class is not None else max(1, round((self.fraction or 0) * len(members)))
+            if count > len(members):
+                raise ConfigError(
+                    f"labels={count}/class, but class {names[label]!r} has only {len(members)} training images: "
+                    f"ask for at most {len(members)}/class"
+                )
+            chosen.append(members[permutation(stream_key(seed, "labels", label), len(members))[:count]])
+        return np.sort(np.concatenate(chosen))
+
+
+def _read_indices(path: Path, labels: np.ndarray, num_classes: int, names: tuple[str, ...]) -> np.ndarray:
+    try:
+        lines = [line.strip() for line in path.read_text().splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"labels={str(path)!r}: the index file can't be read ({error}); expected {_FORMS}") from error
+    for number, line in enumerate(lines, 1):
+        if not line.isdecimal() or int(line) >= len(labels):
+            raise ConfigError(
+                f"{path}, line {number}: {line!r} is not the index of one of {len(labels)} training images"
+            )
+    indices = np.unique(np.array(lines, dtype=np.int64))
+    if len(indices) < len(lines):
+        raise ConfigError(f"{path}: {len(lines) - len(indices)} indices stand in it twice; remove the repetitions")
+    absent = np.setdiff1d(np.arange(num_classes), labels[indices])
+    if len(absent):
+        raise ConfigError(f"{path}: no index belongs to class {names[absent[0]]!r}; every class needs a label")
+    return indices

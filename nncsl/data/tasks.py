@@ -1,0 +1,128 @@
+"""The protocol: which classes, images and labels each task has, and the one door through which training sees them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nncsl.data.labels import LabelBudget
+from nncsl.data.rng import permutation, stream_key
+from nncsl.data.sources import ImageBatch, Source
+from nncsl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task: its classes and the training images (indices into the source) that belong to it."""
+
+    index: int
+    classes: tuple[int, ...]
+    labeled: np.ndarray
+    unlabeled: np.ndarray
+
+
+def split_tasks(
+    source: Source,
+    *,
+    tasks: int,
+    labels: str,
+    seed: int,
+    class_order: tuple[int, ...] | None = None,
+    unlabelled_fraction: float = 1.0,
+) -> tuple[Task, ...]:
+    """Class-incremental tasks of equal size. Labeled images are also unlabeled ones, as long as the fraction keeps them."""
+    order = _class_order(source, tasks, class_order)
+    labeled = LabelBudget.parse(labels).choose(source.train_labels, source.num_classes, seed, source.class_names)
+    size = len(order) // tasks
+    made = []
+    for index in range(tasks):
+        classes = tuple(order[index * size : (index + 1) * size])
+        members = np.flatnonzero(np.isin(source.train_labels, classes))
+        kept = max(1, round(unlabelled_fraction * len(members)))
+        unlabeled = np.sort(members[permutation(stream_key(seed, "unlabelled", index), len(members))[:kept]])
+        made.append(Task(index, classes, np.intersect1d(labeled, members), unlabeled))
+    return tuple(made)
+
+
+def check_tasks(tasks: int, num_classes: int, name: str) -> None:
+    """Tasks have equally many classes."""
+    if num_classes % tasks:
+        divisors = [d for d in range(1, num_classes + 1) if num_classes % d == 0]
+        raise ConfigError(
+            f"tasks={tasks}: {name} has {num_classes} classes, which don't divide into equal tasks; "
+            f"possible: {', '.join(map(str, divisors))}"
+        )
+
+
+def check_memory(memory: int, num_classes: int, tasks: int) -> None:
+    """A memory that can't hold one image of each class to be replayed is a mistake; 0 is a choice."""
+    replayed = num_classes - num_classes // tasks
+    if 0 < memory < replayed:
+        raise ConfigError(
+            f"memory={memory}: smaller than one image for each of the {replayed} classes to be replayed; "
+            f"use --memory {replayed} or more, or 0 for none"
+        )
+
+
+class Stream:
+    """Hands out the pixels and labels that the current task may see, and refuses all others.
+
+    Allowed are the current task's images and the replay memory's; of those, labels only where the protocol gives
+    one. The test set is not reachable from here at all.
+    """
+
+    def __init__(self, source: Source, tasks: tuple[Task, ...]) -> None:
+        self._source = source
+        self._tasks = tasks
+        self._visible = np.zeros(len(source.train_labels), dtype=bool)
+        self._labeled = self._visible.copy()
+        self._current = -1
+
+    def begin(self, task: int, memory: np.ndarray, unlabeled_memory: np.ndarray) -> Task:
+        """Moves on to a task. memory, unlabeled_memory: indices kept from earlier tasks; the rest of them is gone."""
+        if task < self._current:
+            raise PermissionError(f"task {task} is over: its data is gone (now at task {self._current})")
+        now = self._tasks[task]
+        _refuse_stray(memory, [earlier.labeled for earlier in self._tasks[:task]], "labeled")
+        _refuse_stray(unlabeled_memory, [earlier.unlabeled for earlier in self._tasks[:task]], "unlabeled")
+        self._current = task
+        self._visible[:] = False
+        self._labeled[:] = False
+        self._visible[np.concatenate([now.labeled, now.unlabeled, memory, unlabeled_memory])] = True
+        self._labeled[np.concatenate([now.labeled, memory])] = True
+        return now
+
+    def images(self, ids: np.ndarray) -> ImageBatch:
+        """Pixels of visible images: uint8 [n, H, W, C] and sizes."""
+        _refuse(ids, self._visible, "belongs to another task and is not in the memory")
+        return self._source.train.gather(ids)
+
+    def labels(self, ids: np.ndarray) -> np.ndarray:
+        """Classes of labeled images: int64 [n]."""
+        _refuse(ids, self._labeled, "has no label in this task")
+        return self._source.train_labels[ids]
+
+    def monitor(self, ids: np.ndarray) -> np.ndarray:
+        """Hidden classes of unlabeled images, int64 [n]: for the training-accuracy curve only, never for a loss."""
+        _refuse(ids, self._visible, "belongs to another task and is not in the memory")
+        return self._source.train_labels[ids]
+
+
+def _refuse(ids: np.ndarray, allowed: np.ndarray, reason: str) -> None:
+    permitted = allowed[ids] & (np.asarray(ids) >= 0)
+    if not permitted.all():
+        raise PermissionError(f"training image {np.asarray(ids)[~permitted][0]} {reason}")
+
+
+def _refuse_stray(kept: np.ndarray, past: list[np.ndarray], kind: str) -> None:
+    stray = np.setdiff1d(kept, np.concatenate([np.zeros(0, np.int64), *past]))
+    if len(stray):
+        raise PermissionError(f"memory holds image {stray[0]}, which is not among the {kind} images of an earlier task")
+
+
+def _class_order(source: Source, tasks: int, class_order: tuple[int, ...] | None) -> list[int]:
+    classes = source.num_classes
+    check_tasks(tasks, classes, source.name)
+    order = list(range(classes)) if class_order is None else list(class_order)
+    if sorted(order) != list(range(classes)):
+        raise ConfigError(f"class_order={order}: expected each of 0..{classes - 1} exactly once")
+    return order

@@ -1,0 +1,13 @@
+"""Errors that are the user's to solve: the command line prints them as one line, without a traceback."""
+
+
+class UserError(Exception):
+    """Something outside the program is not as it has to be; the message names it and says what to do."""
+
+
+class ConfigError(UserError, ValueError):
+    """A setting is unknown, of the wrong type or impossible together with the others."""
+
+
+class DataError(UserError):
+    """A data file or folder is missing, corrupt or not usable."""

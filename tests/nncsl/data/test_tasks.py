@@ -1,0 +1,151 @@
+"""The protocol, and that nothing else can reach training: no old image, no test image, no hidden label."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from nncsl.data.labels import LabelBudget
+from nncsl.data.sources import SourceOptions, open_source
+from nncsl.data.tasks import Stream, check_memory, split_tasks
+from nncsl.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return open_source("digits", SourceOptions())
+
+
+@pytest.fixture(scope="module")
+def tasks(digits):
+    return split_tasks(digits, tasks=5, labels="4/class", seed=0)
+
+
+def test_tasks_partition_classes_and_images(digits, tasks):
+    assert [task.classes for task in tasks] == [(0, 1), (2, 3), (4, 5), (6, 7), (8, 9)]
+    everything = np.concatenate([task.unlabeled for task in tasks])
+    assert sorted(everything) == list(range(len(digits.train)))
+    for task in tasks:
+        assert set(digits.train_labels[task.unlabeled]) == set(task.classes)
+        assert np.bincount(digits.train_labels[task.labeled], minlength=10)[list(task.classes)].tolist() == [4, 4]
+        assert np.isin(task.labeled, task.unlabeled).all()
+
+
+def test_split_is_the_same_everywhere_and_differs_by_seed(tasks, digits):
+    """Recorded once: a change of this hash breaks every published result's split."""
+    ids = np.concatenate([task.labeled for task in tasks])
+    assert hashlib.sha256(ids.astype("<i8").tobytes()).hexdigest()[:16] == "d8317dcd54bf22cf"
+    other = split_tasks(digits, tasks=5, labels="4/class", seed=1)
+    assert not np.array_equal(ids, np.concatenate([task.labeled for task in other]))
+
+
+def test_class_order_and_fraction(digits):
+    order = (9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+    tasks = split_tasks(digits, tasks=2, labels="3%", seed=0, class_order=order, unlabelled_fraction=0.5)
+    assert [task.classes for task in tasks] == [order[:5], order[5:]]
+    for task in tasks:
+        members = np.isin(digits.train_labels, task.classes).sum()
+        assert len(task.unlabeled) == round(members / 2)
+        assert np.isin(digits.train_labels[task.unlabeled], task.classes).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"tasks": 3}, ["tasks=3", "10 classes", "1, 2, 5, 10"]),
+        ({"labels": "200/class"}, ["200/class", "'0'", "128"]),
+        ({"class_order": (0, 1, 2)}, ["class_order", "0..9"]),
+    ],
+)
+def test_impossible_protocols(digits, arguments, words):
+    with pytest.raises(ConfigError) as error:
+        split_tasks(digits, **{"tasks": 5, "labels": "4/class", "seed": 0} | arguments)
+    assert all(word in str(error.value) for word in words)
+
+
+def test_memory_must_hold_the_classes_that_are_replayed():
+    check_memory(0, 10, 5)
+    check_memory(8, 10, 5)  # the paper's smallest: the last task's classes are never replayed
+    with pytest.raises(ConfigError, match="memory=7.*8"):
+        check_memory(7, 10, 5)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("0.8%", 0.008), ("25 %", 0.25), ("100%", 1.0)])
+def test_percentages(text, expected):
+    assert LabelBudget.parse(text).fraction == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("text", ["0%", "101%", "0/class", "some", "4 per class", "", "-1%"])
+def test_budgets_that_make_no_sense(text):
+    with pytest.raises(ConfigError, match="labels="):
+        LabelBudget.parse(text)
+
+
+def test_paper_budgets_are_met_exactly():
+    """0.8% is 40 of 5,000 and 4 of 500; 1% of 1,300 is 13."""
+    for size, budget, expected in [(5000, "0.8%", 40), (500, "0.8%", 4), (1300, "1%", 13), (500, "25%", 125)]:
+        labels = np.repeat(np.arange(3), size)
+        chosen = LabelBudget.parse(budget).choose(labels, 3, 0, ("a", "b", "c"))
+        assert np.bincount(labels[chosen]).tolist() == [expected] * 3
+
+
+def test_published_split_from_a_file(digits, tmp_path):
+    path = tmp_path / "split.txt"
+    ids = [int(np.flatnonzero(digits.train_labels == c)[0]) for c in range(10)]
+    path.write_text("\n".join(map(str, ids)))
+    tasks = split_tasks(digits, tasks=5, labels=str(path), seed=0)
+    assert sorted(np.concatenate([task.labeled for task in tasks])) == sorted(ids)
+    for content, words in [("5\n5\n", "twice"), ("99999\n", "line 1.*99999"), ("x\n", "line 1.*'x'"), ("0\n", "class")]:
+        path.write_text(content)
+        with pytest.raises(ConfigError, match=words):
+            split_tasks(digits, tasks=5, labels=str(path), seed=0)
+    with pytest.raises(ConfigError, match="can't be read"):
+        split_tasks(digits, tasks=5, labels=str(tmp_path / "absent.txt"), seed=0)
+
+
+def test_stream_hides_other_tasks_and_hidden_labels(digits, tasks):
+    """Every training image and every label is asked for, in every task; exactly the permitted ones are given."""
+    stream = Stream(digits, tasks)
+    nothing = np.zeros(0, np.int64)
+    for now in range(len(tasks)):
+        memory = np.concatenate([nothing, *(task.labeled[:2] for task in tasks[:now])])
+        kept = np.concatenate([nothing, *(task.unlabeled[:1] for task in tasks[:now])])
+        task = stream.begin(now, memory, kept)
+        pixels = set(task.unlabeled) | set(task.labeled) | set(memory) | set(kept)
+        labels = set(task.labeled) | set(memory)
+        for image in range(len(digits.train)):
+            ask = np.array([image])
+            assert _given(stream.images, ask) == (image in pixels)
+            assert _given(stream.labels, ask) == (image in labels)
+        one_forbidden = np.array([task.labeled[0], tasks[(now + 1) % 5].labeled[3]])
+        assert not _given(stream.images, one_forbidden)
+    with pytest.raises(PermissionError, match="over"):
+        stream.begin(0, nothing, nothing)
+
+
+def test_stream_refuses_a_memory_of_unlabeled_or_future_images(digits, tasks):
+    nothing = np.zeros(0, np.int64)
+    hidden = np.setdiff1d(tasks[0].unlabeled, tasks[0].labeled)[:1]
+    for stray in (hidden, tasks[2].labeled[:1]):
+        with pytest.raises(PermissionError, match=str(stray[0])):
+            Stream(digits, tasks).begin(1, stray, nothing)
+    with pytest.raises(PermissionError, match=str(tasks[1].unlabeled[0])):
+        Stream(digits, tasks).begin(1, nothing, tasks[1].unlabeled[:1])
+
+
+def test_stream_can_not_reach_the_test_set(digits, tasks):
+    """Training and test pixels are different arrays, and an index past the training set is an error."""
+    stream = Stream(digits, tasks)
+    stream.begin(0, np.zeros(0, np.int64), np.zeros(0, np.int64))
+    with pytest.raises(IndexError):
+        stream.images(np.array([len(digits.train)]))
+    with pytest.raises(PermissionError):
+        stream.images(np.array([-1]))
+    assert not np.shares_memory(digits.train.array, digits.test.array)
+
+
+def _given(ask, ids):
+    try:
+        return len(ask(ids) if ask.__name__ == "labels" else ask(ids).pixels) == len(ids)
+    except PermissionError:
+        return False

@@ -1,0 +1,114 @@
+import pytest
+
+from nncsl import config, typed
+from nncsl.data.catalog import check_known
+from nncsl.errors import ConfigError
+
+
+def load(*assignments, preset="digits"):
+    return config.load(preset, map(typed.parse_assignment, assignments))
+
+
+@pytest.mark.parametrize("preset", config.presets())
+def test_presets_load_and_survive_a_round_trip(preset, tmp_path):
+    loaded = config.load(preset)
+    check_known(loaded)
+    path = tmp_path / "config.yaml"
+    path.write_text(config.dump(loaded))
+    assert config.read(path) == loaded
+
+
+# METHOD's table: tasks, labels, memory, epochs, warm-up, lr start/peak/end, unlabelled batch, labels per class,
+# color, large px and area, small px and area.
+PAPER = {
+    "cifar10": (5, "0.8%", 500, 250, 10, 0.08, 0.4, 0.032, 256, 5, 0.5, 32, (0.75, 1), 18, (0.3, 0.75)),
+    "cifar100": (10, "0.8%", 500, 250, 10, 0.08, 1.2, 0.032, 256, 3, 0.5, 32, (0.75, 1), 18, (0.3, 0.75)),
+    "imagenet100": (20, "1%", 5120, 100, 10, 0.3, 1.2, 0.064, 64, 3, 1.0, 224, (0.14, 1), 96, (0.05, 0.14)),
+}
+
+
+@pytest.mark.parametrize("preset", PAPER)
+def test_presets_hold_the_papers_numbers(preset):
+    c = config.load(preset)
+    crops = (c.views.large.size, c.views.large.area, c.views.small.size, c.views.small.area)
+    found = (c.tasks, c.labels, c.memory, c.epochs, c.warmup_epochs, c.lr_start, c.lr_peak, c.lr_end)
+    assert (*found, c.unlabelled_batch, c.labelled_per_class, c.views.color, *crops) == PAPER[preset]
+    shared = (c.weight_decay, c.momentum, c.tau, c.sharpening, c.smoothing, c.lambda_mem, c.lambda_lin, c.lambda_nnd)
+    assert shared == (1e-5, 0.9, 0.1, 0.25, 0.1, 1, 0.005, 0.2)
+    assert (c.head_lr, c.network.projection, c.network.width, c.network.blocks) == (0.12, 128, 64, (2, 2, 2, 2))
+    assert c.batchnorm == "freeze-after-first"
+    assert c.unlabelled_fraction == (0.5 if preset == "cifar10" else 1.0)
+
+
+def test_overrides_win_in_order():
+    assert load("epochs=10", "network.width=8", "epochs=12").epochs == 12
+    assert load("network.width=8").network.width == 8
+    assert load("network.width=8").network.blocks == load().network.blocks
+    assert load("weight_decay=1e-3").weight_decay == 1e-3
+    assert load("tau=1").tau == 1.0
+
+
+def test_a_short_trial_is_not_all_warm_up():
+    assert load("epochs=6", preset="cifar10").warmup_epochs == 3
+    assert load("epochs=100", preset="cifar10").warmup_epochs == 10
+    with pytest.raises(ConfigError, match="warmup_epochs=20 is more than epochs=6"):
+        load("epochs=6", "warmup_epochs=20")
+
+
+@pytest.mark.parametrize(
+    ("assignment", "words"),
+    [
+        ("epoch=3", ["unknown setting epoch", "did you mean epochs"]),
+        ("network.widht=3", ["network.widht", "network.width"]),
+        ("zzz=3", ["zzz", "known settings", "tau"]),
+        ("epochs=many", ["epochs='many'", "int", "str"]),
+        ("epochs=1.5", ["epochs=1.5", "int"]),
+        ("epochs=true", ["epochs=True", "int"]),
+        ("tau=hot", ["tau='hot'", "float"]),
+        ("tau=0", ["tau=0", "above 0"]),
+        ("tau=-1", ["tau=-1", "above 0"]),
+        ("epochs=0", ["epochs=0", "1 or more"]),
+        ("memory=-1", ["memory=-1", "0 or more"]),
+        ("teacher_mode=feature", ["teacher_mode='feature'", "features, model, none"]),
+        ("bank_codec=fp8", ["bank_codec='fp8'", "fp16"]),
+        ("network=3", ["network", "mapping"]),
+        ("network.blocks=2", ["network.blocks", "list"]),
+        ("network.blocks=[2,x]", ["network.blocks[1]", "int"]),
+        ("views.large.area=[0.1]", ["views.large.area", "2 values"]),
+        ("views.large.area=[0,2]", ["views.large", "area"]),
+        ("views.flip=2", ["views", "flip", "2"]),
+        ("unlabelled_fraction=0", ["unlabelled_fraction=0"]),
+        ("labels=some", ["labels='some'", "0.8%", "4/class"]),
+        ("epochs", ["epochs", "key=value"]),
+        ("a=[", ["yaml"]),
+    ],
+)
+def test_mistakes_are_named(assignment, words):
+    with pytest.raises(ConfigError) as error:
+        load(assignment)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "words"),
+    [
+        ("tasks=7", ["tasks=7", "10 classes", "1, 2, 5, 10"]),
+        ("labels=500/class", ["500/class", "124"]),
+        ("memory=3", ["memory=3", "8"]),
+        ("dataset=mnist", ["mnist", "digits"]),
+    ],
+)
+def test_impossible_combinations_are_refused_before_data_is_read(assignment, words):
+    with pytest.raises(ConfigError) as error:
+        check_known(load(assignment))
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_unknown_preset():
+    with pytest.raises(ConfigError, match="unknown preset 'mnist'.*cifar10"):
+        config.load("mnist")
+
+
+def test_differences_name_the_settings():
+    a, b = typed.plain(load()), typed.plain(load("network.width=8", "tau=0.2"))
+    assert typed.differences(a, b) == [("tau", 0.1, 0.2), ("network.width", a["network"]["width"], 8)]
