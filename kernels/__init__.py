@@ -1,0 +1,94 @@
+"""Soft nearest neighbours and their distillation loss, memory-efficient, on CPU and GPU.
+
+    from kernels import snn, nnd_loss
+
+    probabilities = snn(queries, supports, labels, num_classes=10)          # [N, D], [K, D], [K] -> [N, C]
+    loss = nnd_loss(queries, supports, teacher_queries, teacher_supports, labels, num_classes=10)
+
+Inputs need not be normalized: similarities are cosines, with torch's `normalize` convention for vectors of
+length zero. fp32, fp16 and bf16 are computed and returned in fp32 (also under autocast), fp64 in fp64. NaN and
+inf propagate. Both functions are differentiable once, in queries and supports only.
+"""
+
+from torch import Tensor
+
+from kernels import checks, choice, reference
+from kernels import ops as _ops
+from kernels.choice import backends
+
+__all__ = ["backends", "nnd_loss", "snn"]
+
+
+def _num_classes(num_classes: int | None, labels: Tensor) -> int:
+    if labels.dim() == 2:
+        return labels.shape[1]
+    return int(labels.max()) + 1 if num_classes is None else num_classes
+
+
+def snn(
+    queries: Tensor,
+    supports: Tensor,
+    labels: Tensor,
+    *,
+    num_classes: int | None = None,
+    temperature: float = 0.1,
+    smoothing: float = 0.0,
+    mask: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Class probabilities [N, C] of the queries: softmax(cos(queries, supports) / temperature) @ labels.
+
+    queries [N, D], supports [K, D]; labels [K] integers in [0, C), or [K, C] floating class weights.
+    num_classes: C; None takes the largest label + 1 (which waits for the device if labels are on a GPU, and
+        can't be compiled: pass it there).
+    smoothing: a, turns labels y into (1 - a) y + a / C. Without it a class without supports has probability 0.
+    mask: [K] bool, True where the support is used; the others have no influence and get gradient 0.
+    backend: "auto", or one of `backends()`.
+    """
+    checks.check_pair(queries, supports)
+    checks.check_labels(labels, mask, supports)
+    checks.check_numbers(num_classes, temperature, smoothing, labels)
+    classes = _num_classes(num_classes, labels)
+    labels = labels.long() if labels.dim() == 1 else labels.detach()
+    chosen = choice.choose(backend, queries, supports, labels, num_classes=classes, temperature=temperature)
+    if chosen == "reference":
+        checks.check_values(labels, mask, classes)
+        return _ops.without_autocast(reference.snn)(queries, supports, labels, mask, classes, temperature, smoothing)
+    keep = chosen == "blockwise" and choice.keeps(queries, supports, temperature)
+    options = classes, float(temperature), float(smoothing), chosen, keep
+    return _ops.snn(queries, supports, labels, mask, *options)[0]
+
+
+def nnd_loss(
+    queries: Tensor,
+    supports: Tensor,
+    teacher_queries: Tensor,
+    teacher_supports: Tensor,
+    labels: Tensor,
+    *,
+    num_classes: int | None = None,
+    temperature: float = 0.1,
+    smoothing: float = 0.0,
+    mask: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Nearest-neighbour distillation: the mean over queries of -sum_c w'_c log w_c, a scalar.
+
+    w = snn(queries, supports, ...) is the student's view of the supports, w' = snn(teacher_queries,
+    teacher_supports, ...) the teacher's, in which nothing is differentiated. Teacher tensors have the shapes
+    [N, D'] and [K, D'] (D' may differ from D). A class without supports adds nothing. Other arguments as in `snn`.
+    """
+    checks.check_pair(queries, supports)
+    checks.check_teacher(queries, supports, teacher_queries, teacher_supports)
+    checks.check_labels(labels, mask, supports)
+    checks.check_numbers(num_classes, temperature, smoothing, labels)
+    classes = _num_classes(num_classes, labels)
+    labels = labels.long() if labels.dim() == 1 else labels.detach()
+    teacher_queries, teacher_supports = teacher_queries.detach(), teacher_supports.detach()
+    tensors = queries, supports, teacher_queries, teacher_supports
+    chosen = choice.choose(backend, *tensors, labels, num_classes=classes, temperature=temperature)
+    if chosen == "reference":
+        checks.check_values(labels, mask, classes)
+        return _ops.without_autocast(reference.nnd_loss)(*tensors, labels, mask, classes, temperature, smoothing)
+    need = choice.needs_grad(queries), choice.needs_grad(supports)
+    return _ops.nnd(*tensors, labels, mask, classes, float(temperature), float(smoothing), chosen, *need)[0]

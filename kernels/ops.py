@@ -1,0 +1,191 @@
+"""The streaming back ends as torch.library operators: opaque to torch.compile, with a backward of their own.
+
+The state of a forward is what its back end wants to see again in the backward: see `snn_forward` of each.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.checks import check_values
+from kernels.reference import working_dtype
+
+_PROBLEM = (
+    "Tensor queries, Tensor supports, {teacher}Tensor labels, Tensor? mask, "
+    "int num_classes, float temperature, float smoothing, str backend"
+)
+_SNN_ARGS = _PROBLEM.format(teacher="")
+_NND_ARGS = _PROBLEM.format(teacher="Tensor teacher_queries, Tensor teacher_supports, ")
+
+_library = torch.library.Library("nncsl", "DEF")
+_library.define(f"snn({_SNN_ARGS}, bool keep) -> (Tensor probabilities, Tensor state, Tensor kept)")
+_library.define(
+    f"snn_backward(Tensor grad, Tensor probabilities, Tensor state, Tensor kept, {_SNN_ARGS}, "
+    "bool need_queries, bool need_supports) -> (Tensor queries, Tensor supports)"
+)
+_library.define(f"nnd({_NND_ARGS}, bool need_queries, bool need_supports) -> (Tensor loss, Tensor dq, Tensor ds)")
+_library.define("scaled(Tensor grad, Tensor unscaled, ScalarType dtype) -> Tensor")
+
+
+def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Run with autocast off: these functions choose their own precision."""
+
+    @functools.wraps(function)
+    def run(*args: Any) -> Any:
+        device = args[0].device.type
+        if not torch.is_autocast_enabled(device):
+            return function(*args)
+        with torch.autocast(device, enabled=False):
+            return function(*args)
+
+    return run
+
+
+def _engine(backend: str, function: str) -> Callable[..., Any]:
+    """Imports triton only if it is used."""
+    if backend == "blockwise":
+        from kernels import blockwise
+
+        return getattr(blockwise, function)
+    if function == "nnd":
+        from kernels import triton_nnd
+
+        return triton_nnd.nnd
+    from kernels import triton_snn
+
+    return getattr(triton_snn, function)
+
+
+def _or_empty(grad: Tensor | None, like: Tensor, dtype: torch.dtype) -> Tensor:
+    return like.new_empty(0, dtype=dtype) if grad is None else grad.to(dtype)
+
+
+@without_autocast
+def _snn(
+    queries: Tensor,
+    supports: Tensor,
+    labels: Tensor,
+    mask: Tensor | None,
+    num_classes: int,
+    temperature: float,
+    smoothing: float,
+    backend: str,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    check_values(labels, mask, num_classes)
+    forward = _engine(backend, "snn_forward")
+    return forward(queries, supports, labels, mask, num_classes, temperature, smoothing, keep)
+
+
+@without_autocast
+def _snn_backward(grad: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    *problem, backend, need_queries, need_supports = args
+    queries, supports = problem[3], problem[4]
+    dq, ds = _engine(backend, "snn_backward")(grad, *problem, need_queries, need_supports)
+    return _or_empty(dq, queries, queries.dtype), _or_empty(ds, supports, supports.dtype)
+
+
+@without_autocast
+def _nnd(queries: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *problem, backend, need_queries, need_supports = args
+    labels, mask, num_classes = problem[3], problem[4], problem[5]
+    check_values(labels, mask, num_classes)
+    loss, dq, ds = _engine(backend, "nnd")(queries, *problem, need_queries, need_supports)
+    return loss, _or_empty(dq, queries, loss.dtype), _or_empty(ds, queries, loss.dtype)
+
+
+def _scaled(grad: Tensor, unscaled: Tensor, dtype: torch.dtype) -> Tensor:
+    return (unscaled * grad).to(dtype)
+
+
+_library.impl("snn", _snn, "CompositeExplicitAutograd")
+_library.impl("snn_backward", _snn_backward, "CompositeExplicitAutograd")
+_library.impl("nnd", _nnd, "CompositeExplicitAutograd")
+_library.impl("scaled", _scaled, "CompositeExplicitAutograd")
+
+
+@torch.library.register_fake("nncsl::snn", lib=_library)
+def _(
+    queries: Tensor,
+    supports: Tensor,
+    labels: Tensor,
+    mask: Tensor | None,
+    num_classes: int,
+    temperature: float,
+    smoothing: float,
+    backend: str,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    empty = functools.partial(queries.new_empty, dtype=working_dtype(queries, supports))
+    n, k = queries.shape[0], supports.shape[0]
+    state = (2, n) if backend == "blockwise" else (num_classes, n)
+    return empty((n, num_classes)), empty(state), empty((k, n) if keep else (0, 0))
+
+
+@torch.library.register_fake("nncsl::snn_backward", lib=_library)
+def _(grad: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    queries, supports, need_queries, need_supports = args[3], args[4], args[-2], args[-1]
+    return (
+        torch.empty_like(queries) if need_queries else queries.new_empty(0),
+        torch.empty_like(supports) if need_supports else supports.new_empty(0),
+    )
+
+
+@torch.library.register_fake("nncsl::nnd", lib=_library)
+def _(queries: Tensor, supports: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    dtype = working_dtype(queries, supports, args[0], args[1])
+    need_queries, need_supports = args[-2:]
+    return (
+        queries.new_empty((), dtype=dtype),
+        queries.new_empty(queries.shape if need_queries else (0,), dtype=dtype),
+        queries.new_empty(supports.shape if need_supports else (0,), dtype=dtype),
+    )
+
+
+@torch.library.register_fake("nncsl::scaled", lib=_library)
+def _(grad: Tensor, unscaled: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.empty_like(unscaled, dtype=dtype)
+
+
+def _snn_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    queries, supports, labels, mask, *ctx.options, _ = inputs
+    ctx.save_for_backward(*output, queries, supports, labels, mask)
+
+
+def _snn_grad(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+    need_queries, need_supports = ctx.needs_input_grad[:2]
+    dq, ds = torch.ops.nncsl.snn_backward.default(
+        grad, *ctx.saved_tensors, *ctx.options, need_queries, need_supports
+    )
+    return dq if need_queries else None, ds if need_supports else None, *[None] * 7
+
+
+def _nnd_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    ctx.save_for_backward(output[1], output[2])
+    ctx.dtypes = inputs[0].dtype, inputs[1].dtype
+
+
+def _nnd_grad(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+    scaled = torch.ops.nncsl.scaled.default
+    return *[
+        scaled(grad, unscaled, dtype) if needed else None
+        for unscaled, dtype, needed in zip(ctx.saved_tensors, ctx.dtypes, ctx.needs_input_grad[:2], strict=True)
+    ], *[None] * 10
+
+
+def _no_double_backward(ctx: Any, *_: Any) -> None:
+    raise RuntimeError(
+        "kernels.snn and kernels.nnd_loss can be differentiated once; for second derivatives use backend='reference'"
+    )
+
+
+torch.library.register_autograd("nncsl::snn", _snn_grad, setup_context=_snn_setup, lib=_library)
+torch.library.register_autograd("nncsl::nnd", _nnd_grad, setup_context=_nnd_setup, lib=_library)
+for _name in ("snn_backward", "scaled"):
+    torch.library.register_autograd(f"nncsl::{_name}", _no_double_backward, lib=_library)
+
+snn = torch.ops.nncsl.snn.default
+nnd = torch.ops.nncsl.nnd.default
