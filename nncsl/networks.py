@@ -1,0 +1,107 @@
+"""The one network: a residual backbone, the projector that nearest neighbours are found in, and a linear head."""
+
+import hashlib
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nncsl.config import NetworkConfig
+
+
+class Outputs(NamedTuple):
+    """features [n, F] of the backbone, projections [n, D]; logits come from the head, where they are needed."""
+
+    features: Tensor
+    projections: Tensor
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions and a shortcut (ResNet's basic block)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        return F.relu(self.bn2(self.conv2(y)) + self.shortcut(x), inplace=True)
+
+
+class Network(nn.Module):
+    """Images [n, C, H, W] to features and projections; ``head`` turns features into logits over all classes."""
+
+    def __init__(self, config: NetworkConfig, channels: int, num_classes: int) -> None:
+        super().__init__()
+        width = config.width
+        if config.stem == "cifar":
+            stem: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False)]
+        else:
+            stem = [nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False)]
+        stem += [nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
+        if config.stem == "imagenet":
+            stem.append(nn.MaxPool2d(3, stride=2, padding=1))
+        self.stem = nn.Sequential(*stem)
+        blocks: list[nn.Module] = []
+        inputs = width
+        for stage, count in enumerate(config.blocks):
+            outputs = width * 2**stage
+            for index in range(count):
+                blocks.append(Block(inputs, outputs, stride=2 if stage and not index else 1))
+                inputs = outputs
+        self.blocks = nn.Sequential(*blocks)
+        self.projector = nn.Sequential(
+            *(nn.Linear(inputs, config.hidden), nn.BatchNorm1d(config.hidden), nn.ReLU(inplace=True)),
+            *(nn.Linear(config.hidden, config.hidden), nn.BatchNorm1d(config.hidden), nn.ReLU(inplace=True)),
+            nn.Linear(config.hidden, config.projection),
+        )
+        self.head = nn.Linear(inputs, num_classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Outputs:
+        features = self.blocks(self.stem(images)).mean(dim=(2, 3))
+        return Outputs(features, self.projector(features))
+
+
+def build(config: NetworkConfig, channels: int, num_classes: int, seed: int) -> Network:
+    """A freshly initialized network; the global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Network(config, channels, num_classes)
+
+
+def mask_unseen(logits: Tensor, seen: Tensor) -> Tensor:
+    """Logits [n, C] with classes outside ``seen`` (bool [C]) at minus infinity: they can be neither trained nor predicted."""
+    return logits.masked_fill(~seen, float("-inf"))
+
+
+def set_mode(network: Network, *, training: bool, freeze_batchnorm: bool) -> None:
+    """Train or eval mode; frozen BatchNorm normalizes with its running statistics while its weight and bias train on."""
+    network.train(training)
+    if freeze_batchnorm:
+        for module in network.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
+
+
+def fingerprint(network: nn.Module) -> str:
+    """sha256 over the names and bytes of all parameters and buffers, in name order."""
+    digest = hashlib.sha256()
+    for name, value in sorted(network.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def nbytes(module: nn.Module) -> int:
+    """Bytes of parameters and buffers."""
+    return sum(t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers()))

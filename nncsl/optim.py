@@ -1,0 +1,85 @@
+"""LARS with momentum, and the learning rate: linear warm-up, then cosine, per step, restarted each task."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from nncsl.config import Config
+
+
+class Lars(torch.optim.Optimizer):
+    """Momentum SGD in which each weight's step is scaled by |w| / |gradient|, where its group says so.
+
+    Groups: lr, weight_decay, trust (0: no adaptation), peak (what the schedule multiplies).
+    """
+
+    def __init__(self, groups: Iterable[dict], momentum: float = 0.9, eps: float = 1e-8) -> None:
+        super().__init__(groups, {"lr": 0.0, "weight_decay": 0.0, "trust": 0.0, "peak": 0.0})
+        self.momentum = momentum
+        self.eps = eps
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            parameters: list[Tensor] = [p for p in group["params"] if p.grad is not None]
+            if not parameters:
+                continue
+            updates = [p.grad for p in parameters]
+            if group["trust"]:
+                updates = self._adapt(parameters, updates, group["trust"], group["weight_decay"])
+            elif group["weight_decay"]:
+                updates = list(torch._foreach_add(updates, parameters, alpha=group["weight_decay"]))
+            buffers = []
+            for p in parameters:
+                if "momentum" not in self.state[p]:
+                    self.state[p]["momentum"] = torch.zeros_like(p)
+                buffers.append(self.state[p]["momentum"])
+            torch._foreach_mul_(buffers, self.momentum)
+            torch._foreach_add_(buffers, updates)
+            torch._foreach_add_(parameters, buffers, alpha=-group["lr"])
+
+    def _adapt(self, weights: list[Tensor], gradients: list[Tensor], trust: float, decay: float) -> list[Tensor]:
+        weight_norms = torch.stack(torch._foreach_norm(weights))
+        gradient_norms = torch.stack(torch._foreach_norm(gradients))
+        scale = trust * weight_norms / (gradient_norms + decay * weight_norms + self.eps)
+        scale = torch.where((weight_norms > 0) & (gradient_norms > 0), scale, 1.0)
+        decayed = torch._foreach_add(gradients, weights, alpha=decay)
+        return list(torch._foreach_mul(decayed, list(scale.unbind())))
+
+
+def build(network: nn.Module, config: Config) -> Lars:
+    """Weights adapt and decay; biases and normalization parameters do neither; the head has its own learning rate."""
+    trust = 0.001 if config.optimizer == "lars" else 0.0
+    groups = []
+    for is_head, peak in ((False, config.lr_peak), (True, config.head_lr)):
+        chosen = [(n, p) for n, p in network.named_parameters() if n.startswith("head.") == is_head and p.requires_grad]
+        weights = [p for _, p in chosen if p.ndim > 1]
+        others = [p for _, p in chosen if p.ndim <= 1]
+        groups.append({"params": weights, "weight_decay": config.weight_decay, "trust": trust, "peak": peak})
+        groups.append({"params": others, "peak": peak})
+    return Lars(groups, momentum=config.momentum)
+
+
+def schedule(step: int, steps: int, warmup: int, start: float, peak: float, end: float) -> float:
+    """The learning rate of a step of a task: start -> peak linearly over ``warmup`` steps, then peak -> end by a cosine."""
+    if step < warmup:
+        return start + (peak - start) * step / warmup
+    progress = (step - warmup) / max(1, steps - warmup)
+    return end + (peak - end) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def set_learning_rate(optimizer: Lars, config: Config, step: int, steps_per_epoch: int) -> float:
+    """Puts the step's learning rate into every group, the head's scaled alike; returns the main one."""
+    lr = schedule(
+        step,
+        steps=config.epochs * steps_per_epoch,
+        warmup=config.warmup_epochs * steps_per_epoch,
+        start=config.lr_start,
+        peak=config.lr_peak,
+        end=config.lr_end,
+    )
+    for group in optimizer.param_groups:
+        group["lr"] = group["peak"] * lr / config.lr_peak
+    return lr
