@@ -7,6 +7,7 @@ still return the same bits: this is what makes a view independent of the batch i
 Pillow (antialiased triangle filter, columns first, rounded to 8 bits after each pass), whose weights have 22 bits.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,7 @@ _ONE = float(1 << _BITS)
 
 @dataclass(frozen=True)
 class Taps:
-    """Which inputs make an output along one axis: first index [n, out], weights [n, out, taps], integers out of 2^16."""
+    """Which inputs make an output along one axis: first [n, out] indices, weights [n, out, taps] integers (of 2^16)."""
 
     first: np.ndarray
     weights: np.ndarray
@@ -75,10 +76,10 @@ def resample(images: Tensor | np.ndarray, rows: Taps, columns: Taps, device: tor
     return _product(pixels, _matrices(rows, top, bottom, device), _matrices(columns, left, right, device))
 
 
-def blur(levels: Tensor, sigma: Tensor) -> Tensor:
-    """Gaussian blur of levels [n, C, size, size], cut at four sigma and mirrored at the borders; sigma: n numbers."""
+def blur(levels: Tensor, sigma: np.ndarray) -> Tensor:
+    """Gaussian blur of levels [n, C, size, size], cut at four sigma and mirrored at the borders; sigma [n] > 0."""
     size = levels.shape[-1]
-    width = sigma.flatten().cpu().double().numpy()[:, None]
+    width = sigma[:, None]
     radius = min(int(np.ceil(4.0 * width.max())), size - 1)
     steps = np.arange(-radius, radius + 1)
     weights = _to_integers(np.exp(-0.5 * np.square(steps / width)) * (np.abs(steps) <= 4.0 * width))
@@ -95,7 +96,7 @@ def _matrices(taps: Taps, start: int, stop: int, device: torch.device) -> Tensor
     n, size, count = taps.weights.shape
     # Taps past the end weigh nothing, but need a place: the matrix is built wider, then cut.
     extent = stop - start + count
-    dense = torch.zeros(n * size * extent, device=device)
+    dense = torch.zeros(n * size * extent, dtype=torch.float32, device=device)
     index = torch.from_numpy((np.arange(n * size) * extent - start).reshape(n, size) + taps.first).to(device)
     dense[(index[:, :, None] + torch.arange(count, device=device)).flatten()] = (
         torch.from_numpy(taps.weights).to(device).flatten()
@@ -106,8 +107,32 @@ def _matrices(taps: Taps, start: int, stop: int, device: torch.device) -> Tensor
 def _product(pixels: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """[n, C, H, W] -> [n, C, out, out] for rows [n, out, H] and columns [n, out, W]; columns first."""
     n, channels, height, width = pixels.shape
-    narrow = _to_levels(torch.bmm(pixels.reshape(n, channels * height, width), columns.transpose(1, 2)))
-    return _to_levels(torch.matmul(rows[:, None], narrow.view(n, channels, height, -1)))
+    # Without autocast, which would hand back sums of half the bits.
+    with torch.autocast(pixels.device.type, enabled=False):
+        columns = columns.transpose(1, 2)
+        narrow = _exact_sums(columns, lambda weights: torch.bmm(pixels.reshape(n, channels * height, width), weights))
+        narrow = _to_levels(narrow).view(n, channels, height, -1)
+        return _to_levels(_exact_sums(rows[:, None], lambda weights: torch.matmul(weights, narrow)))
+
+
+def _exact_sums(weights: Tensor, multiply: Callable[[Tensor], Tensor]) -> Tensor:
+    """multiply(weights), as exact where the hardware may round the factors of a product to bfloat16 or TF32.
+
+    Both keep 8 bits or more, as many as a pixel has: there, upper and lower half of each weight are multiplied apart.
+    """
+    if _keeps_float32(weights.device):
+        return multiply(weights)
+    upper = weights.mul(1 / 256).floor_()
+    return multiply(upper).mul_(256).add_(multiply(weights - upper * 256))
+
+
+def _keeps_float32(device: torch.device) -> bool:
+    matmul = getattr(torch.backends.mkldnn, "matmul", None)  # since torch 2.9
+    return (
+        device.type == "cpu"
+        and torch.get_float32_matmul_precision() == "highest"
+        and getattr(matmul, "fp32_precision", "none") in ("none", "ieee")
+    )
 
 
 def _to_levels(sums: Tensor) -> Tensor:

@@ -34,8 +34,9 @@ class Crop:
 class ViewPolicy:
     """What may happen to an image, in this order; `flip`, `jitter` and from `solarize` to `blur` are probabilities.
 
-    Crop and flip; brightness, contrast, saturation (.8 color) and hue (.2 color) in random order; gray; blur;
-    solarize; equalize; normalization by mean and std per channel. Images with one channel skip the color operations.
+    Crop and flip; brightness, contrast, saturation (by .8 color) and hue (by .2 color) in random order; gray;
+    solarize; equalize; blur; normalization by mean and std per channel. Images with one channel have no color to
+    change: jitter, gray, solarize and equalize skip them.
     """
 
     large: Crop

@@ -11,6 +11,7 @@ from itertools import permutations
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from nncsl.data import colors, crops
@@ -22,8 +23,8 @@ __all__ = ["KINDS", "Crop", "ViewParameters", "ViewPolicy", "draw", "make_views"
 _CROP_TRIES = 10
 _BLUR_SIGMAS = (0.1, 2.0)
 _ORDERS = np.array(list(permutations(range(len(colors.JITTERS)))))
-# Output pixels per pass over a chunk of the batch: on a CPU the working set should stay in its caches.
-_CHUNK_PIXELS_CPU = 64 * 32 * 32
+# Pixels rendered at a time: enough to hide the cost of a call, few enough for a CPU's caches or a GPU's memory.
+_CHUNK_PIXELS_CPU = 512 * 32 * 32
 _CHUNK_PIXELS = 64 * 224 * 224
 
 Images = Tensor | np.ndarray
@@ -57,7 +58,7 @@ class ViewParameters:
 
 
 def draw(
-    policy: ViewPolicy, kind: str, *, seed: int, task: int, ids: np.ndarray, slots: np.ndarray, sizes: np.ndarray
+    policy: ViewPolicy, kind: str, *, seed: int, task: int, ids: np.ndarray, slots: np.ndarray, sizes: ArrayLike
 ) -> ViewParameters:
     """The parameters of views: ids, slots integers [n]; sizes (height, width) per image [n, 2] or one pair for all."""
     crop = policy.crop(kind)
@@ -91,6 +92,7 @@ def draw(
     )
 
 
+@torch.no_grad()
 def render(
     images: Images,
     parameters: ViewParameters,
@@ -112,11 +114,13 @@ def render(
     outside = (parameters.top + parameters.height > sizes[:, 0]) | (parameters.left + parameters.width > sizes[:, 1])
     if outside.any():
         raise ValueError(f"crop outside of image {outside.nonzero()[0][0]}: were the parameters drawn for other sizes?")
-    output = torch.empty(len(images), images.shape[3], size, size, device=device)
-    for chunk in _chunks(len(images), size, device):
+    output = torch.empty(len(images), images.shape[3], size, size, dtype=torch.float32, device=device)
+    for chunk in _chunks(images, size, device):
         levels = _crop(images[chunk], parameters[chunk], size, device)
         if levels.shape[1] == 3:
             _recolor(levels, parameters[chunk])
+        sigma = parameters.blur[chunk]
+        _update(levels, sigma > 0, lambda rows, sigma=sigma: crops.blur(rows, sigma[sigma > 0]))
         output[chunk] = levels
     return _normalize(output, policy)
 
@@ -139,6 +143,7 @@ def make_views(
     return render(images, parameters, policy, kind, sizes=shapes, device=device)
 
 
+@torch.no_grad()
 def plain(
     images: Images, policy: ViewPolicy, *, sizes: np.ndarray | None = None, device: torch.device | str = "cpu"
 ) -> Tensor:
@@ -154,15 +159,15 @@ def plain(
     resized = short * sizes // sizes.min(axis=1, keepdims=True)
     offset = np.rint((resized - size) / 2).astype(np.int64)
     scale, start = sizes / resized, np.zeros(len(images), dtype=np.int64)
-    output = torch.empty(len(images), images.shape[3], size, size, device=device)
-    for chunk in _chunks(len(images), size, device):
-        taps = [
+    output = torch.empty(len(images), images.shape[3], size, size, dtype=torch.float32, device=device)
+    for chunk in _chunks(images, size, device):
+        rows, columns = (
             crops.triangle_taps(
                 start[chunk], sizes[chunk, axis], size, scale=scale[chunk, axis], offset=offset[chunk, axis]
             )
             for axis in (0, 1)
-        ]
-        output[chunk] = crops.resample(images[chunk], *taps, device)
+        )
+        output[chunk] = crops.resample(images[chunk], rows, columns, device)
     return _normalize(output, policy)
 
 
@@ -213,34 +218,37 @@ def _crop(images: Images, parameters: ViewParameters, size: int, device: torch.d
 def _recolor(levels: Tensor, parameters: ViewParameters) -> None:
     """Apply the color operations in place to the rows that drew them; levels: [n, 3, size, size]."""
 
-    def update(chosen: np.ndarray, operation: Callable[..., Tensor], values: np.ndarray | None = None) -> None:
-        rows = chosen.nonzero()[0]
-        if len(rows):
-            index = torch.from_numpy(rows).to(levels.device)
-            arguments = (
-                []
-                if values is None
-                else [torch.tensor(values[rows], dtype=torch.float32, device=levels.device).view(-1, 1, 1, 1)]
-            )
-            levels.index_copy_(0, index, operation(levels.index_select(0, index), *arguments))
+    def update(chosen: np.ndarray, operation: Callable[..., Tensor], *values: np.ndarray) -> None:
+        per_image = [torch.from_numpy(value[chosen]).float().view(-1, 1, 1, 1).to(levels.device) for value in values]
+        _update(levels, chosen, lambda rows: operation(rows, *per_image))
 
     for stage in range(len(colors.JITTERS)):
         for number, name in enumerate(colors.JITTERS):
             chosen = parameters.jitter & (parameters.order[:, stage] == number)
             update(chosen, getattr(colors, name), getattr(parameters, name))
     update(parameters.gray, colors.gray)
-    update(parameters.blur > 0, crops.blur, parameters.blur)
     update(parameters.solarize < 256, colors.solarize, parameters.solarize)
     update(parameters.equalize, colors.equalize)
 
 
+def _update(levels: Tensor, chosen: np.ndarray, operation: Callable[[Tensor], Tensor]) -> None:
+    """Replace the chosen rows (bool [n]) by what the operation makes of them; the others cost nothing."""
+    if chosen.any():
+        rows = torch.from_numpy(chosen.nonzero()[0]).to(levels.device)
+        levels.index_copy_(0, rows, operation(levels.index_select(0, rows)))
+
+
 def _normalize(levels: Tensor, policy: ViewPolicy) -> Tensor:
-    mean, std = (torch.tensor(values, device=levels.device)[:, None, None] for values in (policy.mean, policy.std))
+    mean, std = (
+        torch.tensor(values, dtype=torch.float32, device=levels.device)[:, None, None]
+        for values in (policy.mean, policy.std)
+    )
     return levels.div_(255).sub_(mean).div_(std)
 
 
-def _chunks(n: int, size: int, device: torch.device) -> Iterator[slice]:
-    step = max(1, (_CHUNK_PIXELS_CPU if device.type == "cpu" else _CHUNK_PIXELS) // size**2)
+def _chunks(images: Images, size: int, device: torch.device) -> Iterator[slice]:
+    n, height, width, _ = images.shape
+    step = max(1, (_CHUNK_PIXELS_CPU if device.type == "cpu" else _CHUNK_PIXELS) // max(size**2, height * width))
     return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
 
