@@ -1,0 +1,264 @@
+"""FeatureBank: vectors on disk under the key (id, slot), durable once committed and quick to gather.
+
+It knows nothing of models or losses. Typical life: create, write in batches, commit, read at every step; for the
+features of another teacher begin_generation, write, commit, and evict the older one when nothing refers to it any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from featurebank import checks
+from featurebank.codecs import make_codec
+from featurebank.manifest import CURRENT, Generation, next_generation_by_files
+from featurebank.pending import Pending
+from featurebank.reader import BankReader
+from featurebank.store import Store
+from featurebank.view import View, check_residency
+
+
+class FeatureBank(BankReader):
+    """Made by `create` and `open`, never directly. A context manager; leaving it drops what is not committed."""
+
+    def __init__(self, store: Store, mode: str, view: View):
+        self._store, self.mode, self._view = store, mode, view
+        self._pid = os.getpid()
+        self._pending: Pending | None = None
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        dim: int = 128,
+        codec: str = "fp16",
+        teacher: str | None = None,
+        overwrite: bool = False,
+        *,
+        task: Any = None,
+        views: Any = None,
+        dataset: str | None = None,
+        normalized: bool | None = None,
+        residency: str = "ram",
+        device: str | torch.device | None = None,
+    ) -> FeatureBank:
+        """A new, empty bank in the directory `path`, durable at once and open for writing (mode 'a').
+
+        `teacher`, `views` and `dataset` are fingerprints (`task` and `views` may be any JSON value): whoever opens the
+        bank can demand them. With `overwrite` an existing bank is replaced atomically.
+        """
+        if not isinstance(dim, int) or dim < 1:
+            raise ValueError(f"dim: expected a positive int, got {dim!r}")
+        make_codec(codec, dim)
+        where = check_residency(residency, device)
+        path = Path(path)
+        store = Store(path, cls.disk)
+        store.check_free(overwrite)
+        store.create_directories()
+        store.acquire()
+        try:
+            store.check_free(overwrite)  # again, now that nobody else can make one
+            number = next_generation_by_files(path)
+            first = Generation(number, 0, dim, codec, normalized, teacher, _json(task), _json(views), dataset)
+            store.commit((first,), number + 1)
+            return cls(store, "a", View(store, first, residency, where))
+        except BaseException:
+            store.release()
+            raise
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        mode: str = "r",
+        *,
+        generation: int | None = None,
+        teacher: str | None = None,
+        views: Any = None,
+        dataset: str | None = None,
+        residency: str = "ram",
+        device: str | torch.device | None = None,
+        verify: bool = True,
+    ) -> FeatureBank:
+        """Open the bank in `path` for reading ('r', any number of processes) or for writing as well ('a', one process).
+
+        Serves the current generation, or the one numbered `generation`. A `teacher`, `views` or `dataset` that is
+        given must be the one recorded. `residency`: features in 'ram', mapped from 'disk', or on a 'device'. `verify`
+        compares every file with its checksum first (1.5 GB/s).
+        """
+        if mode not in ("r", "a"):
+            raise ValueError(f"mode: expected 'r' or 'a', got {mode!r}")
+        where = check_residency(residency, device)
+        path = Path(path)
+        if not (path / CURRENT).exists():
+            raise FileNotFoundError(f"{path} holds no committed bank; FeatureBank.create({str(path)!r}, ...) makes one")
+        store = Store(path, cls.disk)
+        expected = {"teacher": teacher, "views": _json(views), "dataset": dataset}
+        if mode == "a":
+            store.acquire()
+        try:
+
+            def serve() -> FeatureBank:
+                served = store.demanded(generation, expected)
+                if verify:
+                    store.verify()
+                return cls(store, mode, View(store, served, residency, where))
+
+            bank = store.consistently(serve)
+            if mode == "a":
+                store.clean()
+            return bank
+        except BaseException:
+            store.release()
+            raise
+
+    def write(self, ids: Any, slots: Any, features: Any, labels: Any = None, role: str = "unlabeled") -> None:
+        """Add rows: ids [n] int64, slots [n] in [0, 2**31), features [n, dim], labels [n] or None (-1: no label).
+
+        Lists, numpy arrays and tensors of any device and float type are taken. Nobody sees the rows before `commit`.
+        On a ValueError (shape, type, NaN, a key that exists) or OSError (disk full) nothing is written.
+        """
+        self._check_writable()
+        checks.known_role(role)
+        id_numbers = checks.integers("ids", ids)
+        slot_numbers = checks.slot_numbers(slots, len(id_numbers))
+        label_numbers = checks.label_numbers(labels, len(id_numbers))
+        rows = checks.feature_rows(features, len(id_numbers), self.dim, self._view.codec.largest, self.codec)
+        pending = self._pending or self._begin(replace(self.manifest, commit=self.manifest.commit + 1))
+        known = self._view.index if pending.target.generation == self.generation else None
+        pending.add(id_numbers, slot_numbers, label_numbers, rows, role, known)
+
+    def begin_generation(
+        self, teacher: str | None = None, *, task: Any = None, views: Any = None, dataset: str | None = None
+    ) -> int:
+        """From here on `write` fills a new generation, whose number is returned.
+
+        `read` keeps serving the old one until `commit`, which makes the new one current. The old one stays on disk
+        until it is evicted (unless it is empty).
+        """
+        self._check_writable()
+        if self._pending is not None:
+            raise RuntimeError(f"{self._pending.rows} rows are not committed; commit() or rollback() first")
+        number = self._store.state.next_generation
+        old = self.manifest
+        target = Generation(number, 0, old.dim, old.codec, old.normalized, teacher, _json(task), _json(views), dataset)
+        self._begin(target)
+        return number
+
+    def commit(self) -> None:
+        """Make everything written so far durable: from here on it survives kill -9 and power loss.
+
+        On an error the bank is as it was after the last commit, and the rows written since then are dropped.
+        """
+        self._check_writable()
+        if self._pending is None:
+            return
+        pending, state = self._pending, self._store.state
+        try:
+            sealed = pending.seal()
+            others = tuple(g for g in state.generations if g.generation != sealed.generation)
+            if (
+                state.find(sealed.generation) is None
+            ):  # a new generation: in front, and an empty one has no use any more
+                generations = (sealed, *(g for g in others if g.shards))
+                self._store.commit(generations, sealed.generation + 1)
+            else:
+                same_place = tuple(sealed if g.generation == sealed.generation else g for g in state.generations)
+                self._store.commit(same_place, state.next_generation)
+        except BaseException:
+            self.rollback()
+            raise
+        self._pending = None
+        self._serve(sealed)
+
+    def rollback(self) -> None:
+        """Drop everything written since the last commit, and a generation begun since then."""
+        if self._pending is not None and os.getpid() == self._pid:
+            self._pending.discard()
+        self._pending = None
+
+    def evict(self, role: str | None = None, *, generation: int | None = None) -> None:
+        """Remove a role's rows from this generation, or a whole other generation. Durable at once, without commit."""
+        self._check_writable()
+        if (role is None) == (generation is None):
+            raise ValueError(f"evict: expected either role or generation, got role={role!r}, generation={generation!r}")
+        if self._pending is not None:
+            raise RuntimeError(f"{self._pending.rows} rows are not committed; commit() or rollback() before evict()")
+        state, served = self._store.state, self.manifest
+        if generation is not None:
+            if generation == served.generation or state.find(generation) is None:
+                have = sorted(g.generation for g in state.generations if g.generation != served.generation)
+                raise ValueError(
+                    f"generation: expected one of {have} (this bank serves {served.generation}), got {generation}"
+                )
+            self._store.commit(tuple(g for g in state.generations if g.generation != generation), state.next_generation)
+            return
+        checks.known_role(role or "")
+        kept = tuple(shard for shard in served.shards if shard.role != role)
+        if kept == served.shards:
+            return
+        served = replace(served, commit=served.commit + 1, shards=kept)
+        generations = tuple(served if g.generation == served.generation else g for g in state.generations)
+        self._store.commit(generations, state.next_generation)
+        self._serve(served)
+
+    def close(self) -> None:
+        """Let go of files and lock; rows that were not committed are dropped. Safe to call twice."""
+        if self._view.closed:
+            return
+        if self._pending is not None and self._pending.rows and os.getpid() == self._pid:
+            warnings.warn(f"{self.path}: closed with {self._pending.rows} rows that were never committed", stacklevel=2)
+        self.rollback()
+        self._view.close()
+        if os.getpid() == self._pid:
+            self._store.release()
+
+    def __enter__(self) -> FeatureBank:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if error is not None:
+            self.rollback()
+        self.close()
+
+    def __del__(self) -> None:
+        if "_view" in self.__dict__:  # else the constructor failed, and so did whoever called it
+            self.rollback()
+            self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A bank sent to another process arrives there as a reader of the same generation and the same files."""
+        arguments = (self.path, self.generation, self._view.residency, self._view.device)
+        return type(self)._reopen, arguments
+
+    @classmethod
+    def _reopen(cls, path: Path, generation: int, residency: str, device: torch.device | None) -> FeatureBank:
+        return cls.open(path, "r", generation=generation, residency=residency, device=device, verify=False)
+
+    def _begin(self, target: Generation) -> Pending:
+        codec = make_codec(target.codec, target.dim)
+        if target.generation == self.generation:
+            codec.codebooks = self._view.codec.codebooks
+        self._pending = Pending(self._store, target, codec)
+        return self._pending
+
+    def _serve(self, generation: Generation) -> None:
+        self._view = View(self._store, generation, self._view.residency, self._view.device, lazy=True)
+
+    def _check_writable(self) -> None:
+        self._view.check_open()
+        if self.mode != "a":
+            raise RuntimeError(f"{self.path} is open for reading; FeatureBank.open(path, mode='a') to write")
+        if os.getpid() != self._pid:
+            raise RuntimeError(f"{self.path} was opened by process {self._pid}; a forked process may only read from it")
+
+
+def _json(value: Any) -> Any:
+    """As it will be read back (tuples become lists), so that comparing it later is comparing like with like."""
+    return json.loads(json.dumps(value))
