@@ -157,9 +157,7 @@ def _snn_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, 
 
 def _snn_grad(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
     need_queries, need_supports = ctx.needs_input_grad[:2]
-    dq, ds = torch.ops.nncsl.snn_backward.default(
-        grad, *ctx.saved_tensors, *ctx.options, need_queries, need_supports
-    )
+    dq, ds = torch.ops.nncsl.snn_backward.default(grad, *ctx.saved_tensors, *ctx.options, need_queries, need_supports)
     return dq if need_queries else None, ds if need_supports else None, *[None] * 7
 
 

@@ -50,12 +50,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from nncsl.run import resume_run, start_run
+    from nncsl import run
 
-    if arguments.resume:
-        resume_run(Path(arguments.resume), _overrides(arguments), quiet=arguments.quiet)
-    else:
-        start_run(_config(arguments), Path(arguments.out) if arguments.out else None, quiet=arguments.quiet)
+    try:
+        if arguments.resume:
+            run.resume(Path(arguments.resume), _overrides(arguments), quiet=arguments.quiet)
+        else:
+            run.start(_config(arguments), Path(arguments.out) if arguments.out else None, quiet=arguments.quiet)
+    except run.RunInterrupted as error:
+        print(f"nncsl: {error}", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _eval(arguments: argparse.Namespace) -> int:
+    import json
+
+    from nncsl.run import evaluate
+
+    print(json.dumps(evaluate(Path(arguments.run_folder)), indent=2))
     return 0
 
 
@@ -146,6 +159,15 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--out", metavar="DIR", help="where the run goes (default: a new folder below runs/)")
     train.add_argument("--resume", metavar="DIR", help="continue the run in DIR; everything else comes from there")
     train.add_argument("--quiet", action="store_true", help="plain lines instead of progress bars")
+
+    evaluate = _command(
+        commands,
+        "eval",
+        _eval,
+        "evaluate a run's checkpoint: linear head, and nearest neighbours among the memory",
+        "nncsl eval runs/digits-nncsl-seed0",
+    )
+    evaluate.add_argument("run_folder", metavar="DIR", help="the folder of a run")
 
     show = _command(
         commands,

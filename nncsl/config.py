@@ -73,6 +73,7 @@ class Config:
     warmup_epochs: int = 10
     unlabelled_batch: int = 256
     labelled_per_class: int = 5
+    labelled_batch: int = 32
     optimizer: Literal["lars", "sgd"] = "lars"
     lr_start: float = 0.08
     lr_peak: float = 0.4
@@ -135,7 +136,7 @@ def _preset_folder() -> Any:
 def _check_ranges(config: Config) -> None:
     """Everything that can be judged without looking at the data."""
     at_least = {"tasks": 1, "memory": 0, "unlabelled_memory": 0, "bank_views": 1, "bank_refresh_epochs": 0, "epochs": 1}
-    at_least |= {"warmup_epochs": 0, "unlabelled_batch": 1, "labelled_per_class": 1, "seed": 0}
+    at_least |= {"warmup_epochs": 0, "unlabelled_batch": 1, "labelled_per_class": 1, "labelled_batch": 1, "seed": 0}
     for name, least in at_least.items():
         if getattr(config, name) < least:
             raise ConfigError(f"{name}={getattr(config, name)}: expected {least} or more")

@@ -24,7 +24,9 @@ class Memory:
     unlabeled: np.ndarray = field(default_factory=_empty)
 
 
-def update(memory: Memory, ids: np.ndarray, labels: np.ndarray, seen: Sequence[int], size: int, rank: Ranking) -> Memory:
+def update(
+    memory: Memory, ids: np.ndarray, labels: np.ndarray, seen: Sequence[int], size: int, rank: Ranking
+) -> Memory:
     """The memory after a task: floor(size / seen) images of each class, left-over slots spread over the classes.
 
     ids, labels: the task's labeled images; old classes can only shrink, to a subset of what the memory held.

@@ -38,7 +38,7 @@ class Block(nn.Module):
 class Network(nn.Module):
     """Images [n, C, H, W] to features and projections; ``head`` turns features into logits over all classes."""
 
-    def __init__(self, config: NetworkConfig, channels: int, num_classes: int) -> None:
+    def __init__(self, config: NetworkConfig, channels: int, num_classes: int, *, feature_map: bool = False) -> None:
         super().__init__()
         width = config.width
         if config.stem == "cifar":
@@ -66,17 +66,22 @@ class Network(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        # Feature distillation compares a linear map of the projections; it starts as the identity.
+        self.feature_map = nn.Linear(config.projection, config.projection) if feature_map else nn.Identity()
+        if isinstance(self.feature_map, nn.Linear):
+            nn.init.eye_(self.feature_map.weight)
+            nn.init.zeros_(self.feature_map.bias)
 
     def forward(self, images: Tensor) -> Outputs:
         features = self.blocks(self.stem(images)).mean(dim=(2, 3))
         return Outputs(features, self.projector(features))
 
 
-def build(config: NetworkConfig, channels: int, num_classes: int, seed: int) -> Network:
+def build(config: NetworkConfig, channels: int, num_classes: int, seed: int, *, feature_map: bool = False) -> Network:
     """A freshly initialized network; the global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Network(config, channels, num_classes)
+        return Network(config, channels, num_classes, feature_map=feature_map)
 
 
 def mask_unseen(logits: Tensor, seen: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import numpy as np
 
 from nncsl.data.labels import LabelBudget
 from nncsl.data.rng import permutation, stream_key
-from nncsl.data.sources import ImageBatch, Source
+from nncsl.data.sources import ImageBatch, Images, Source
 from nncsl.errors import ConfigError
 
 
@@ -63,7 +63,7 @@ def check_memory(memory: int, num_classes: int, tasks: int) -> None:
         )
 
 
-class Stream:
+class Stream(Images):
     """Hands out the pixels and labels that the current task may see, and refuses all others.
 
     Allowed are the current task's images and the replay memory's; of those, labels only where the protocol gives
@@ -91,7 +91,10 @@ class Stream:
         self._labeled[np.concatenate([now.labeled, memory])] = True
         return now
 
-    def images(self, ids: np.ndarray) -> ImageBatch:
+    def __len__(self) -> int:
+        return len(self._source.train)
+
+    def gather(self, ids: np.ndarray) -> ImageBatch:
         """Pixels of visible images: uint8 [n, H, W, C] and sizes."""
         _refuse(ids, self._visible, "belongs to another task and is not in the memory")
         return self._source.train.gather(ids)

@@ -115,10 +115,10 @@ def test_stream_hides_other_tasks_and_hidden_labels(digits, tasks):
         labels = set(task.labeled) | set(memory)
         for image in range(len(digits.train)):
             ask = np.array([image])
-            assert _given(stream.images, ask) == (image in pixels)
+            assert _given(stream.gather, ask) == (image in pixels)
             assert _given(stream.labels, ask) == (image in labels)
         one_forbidden = np.array([task.labeled[0], tasks[(now + 1) % 5].labeled[3]])
-        assert not _given(stream.images, one_forbidden)
+        assert not _given(stream.gather, one_forbidden)
     with pytest.raises(PermissionError, match="over"):
         stream.begin(0, nothing, nothing)
 
@@ -138,9 +138,9 @@ def test_stream_can_not_reach_the_test_set(digits, tasks):
     stream = Stream(digits, tasks)
     stream.begin(0, np.zeros(0, np.int64), np.zeros(0, np.int64))
     with pytest.raises(IndexError):
-        stream.images(np.array([len(digits.train)]))
+        stream.gather(np.array([len(digits.train)]))
     with pytest.raises(PermissionError):
-        stream.images(np.array([-1]))
+        stream.gather(np.array([-1]))
     assert not np.shares_memory(digits.train.array, digits.test.array)
 
 

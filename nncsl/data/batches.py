@@ -1,0 +1,171 @@
+"""What each step sees: images, labels and view slots, as a pure function of (seed, task, epoch, step)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nncsl.config import Config
+from nncsl.data.policy import ViewPolicy
+from nncsl.data.rng import permutation, stream_key, uniforms
+from nncsl.data.tasks import Stream, Task
+from nncsl.data.views import make_views
+from nncsl.memory import Memory
+
+LABELED_VIEWS = 2
+
+
+@dataclass(frozen=True)
+class ViewKeys:
+    """Addresses of n views of one kind: ids and slots, int64 [n] each."""
+
+    kind: str
+    ids: np.ndarray
+    slots: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step. Unlabeled views are view-major: all images' first view, then all second ones, ...
+
+    old: bool [K], which supports belong to earlier tasks; replayed: bool [N], which unlabeled images do.
+    """
+
+    large: ViewKeys
+    small: ViewKeys
+    supports: ViewKeys
+    labels: Tensor
+    old: np.ndarray
+    replayed: np.ndarray
+
+    @property
+    def old_supports(self) -> ViewKeys:
+        return ViewKeys("support", self.supports.ids[self.old], self.supports.slots[self.old])
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The view slots that exist: ``sets`` sets of views from ``first`` on; sets = 0 means fresh views for ever."""
+
+    sets: int = 0
+    first: int = 0
+
+    def slots(self, views: int) -> np.ndarray:
+        """All slots of a kind that has ``views`` views per step."""
+        return np.arange(self.first * views, (self.first + self.sets) * views)
+
+
+class Batches:
+    """Draws the batches of one task."""
+
+    def __init__(self, task: Task, memory: Memory, stream: Stream, config: Config) -> None:
+        self._task = task
+        self._seed = config.seed
+        self._policy = config.views
+        self._per_class = config.labelled_per_class
+        self._labeled_batch = config.labelled_batch
+        self._unlabeled = np.concatenate([task.unlabeled, memory.unlabeled])
+        self._replayed = np.arange(len(self._unlabeled)) >= len(task.unlabeled)
+        self._batch = min(config.unlabelled_batch, len(self._unlabeled))
+        self.steps_per_epoch = len(self._unlabeled) // self._batch
+        ids = np.concatenate([task.labeled, memory.ids])
+        self._old_ids = set(memory.ids.tolist())
+        labels = stream.labels(ids)
+        self._by_class = {int(label): np.sort(ids[labels == label]) for label in np.unique(labels)}
+
+    def draw(self, epoch: int, step: int, pool: Pool) -> Batch:
+        """Unlabeled images by an epoch permutation (drop last); ``per_class`` labeled images of every class."""
+        order = permutation(stream_key(self._seed, "epoch", self._task.index, epoch), len(self._unlabeled))
+        chosen = order[step * self._batch : (step + 1) * self._batch]
+        now = epoch * self.steps_per_epoch + step
+        supports, labels, old = self._supports(now, pool)
+        unlabeled = self._unlabeled[chosen]
+        return Batch(
+            large=self._views("large", unlabeled, self._policy.large.count, epoch, pool),
+            small=self._views("small", unlabeled, self._policy.small.count, epoch, pool),
+            supports=supports,
+            labels=torch.from_numpy(labels),
+            old=old,
+            replayed=self._replayed[chosen],
+        )
+
+    def draw_labeled(self, epoch: int, step: int, *, replay: bool) -> Batch:
+        """A plain supervised batch: images of the task, and as many of the memory, one fresh view each."""
+        now = epoch * self.steps_per_epoch + step
+        parts = [self._uniform(self._task.labeled, "stream", now)]
+        if replay and self._old_ids:
+            parts.append(self._uniform(np.array(sorted(self._old_ids)), "memory", now))
+        ids = np.concatenate(parts)
+        label_of = {int(i): label for label, members in self._by_class.items() for i in members}
+        nothing = ViewKeys("large", ids[:0], ids[:0])
+        return Batch(
+            large=nothing,
+            small=nothing,
+            supports=ViewKeys("support", ids, np.full(len(ids), now)),
+            labels=torch.tensor([label_of[int(i)] for i in ids]),
+            old=np.isin(ids, list(self._old_ids)),
+            replayed=np.zeros(0, dtype=bool),
+        )
+
+    def _supports(self, now: int, pool: Pool) -> tuple[ViewKeys, np.ndarray, np.ndarray]:
+        """Classes stay balanced: one with fewer than ``per_class`` images shows them again in other views."""
+        ids, labels, turns = [], [], []
+        for label, members in self._by_class.items():
+            order = permutation(stream_key(self._seed, "supports", self._task.index, label, now), len(members))
+            picks = np.resize(members[order], self._per_class)
+            ids.append(picks)
+            labels.append(np.full(self._per_class, label))
+            turns.append(np.arange(self._per_class) // len(members))
+        all_ids, all_turns = np.concatenate(ids), np.concatenate(turns)
+        old = np.isin(all_ids, list(self._old_ids))
+        moment = now * self._per_class + all_turns
+        fresh = self._slots("support", all_ids, moment, LABELED_VIEWS, Pool())
+        # Only what the teacher must know comes from its pool: supports of the current task always are fresh.
+        pooled = self._slots("support", all_ids, moment, LABELED_VIEWS, pool)
+        slots = np.where(old[:, None], pooled, fresh).T.reshape(-1)
+        keys = ViewKeys("support", np.tile(all_ids, LABELED_VIEWS), slots)
+        return keys, np.tile(np.concatenate(labels), LABELED_VIEWS), np.tile(old, LABELED_VIEWS)
+
+    def _views(self, kind: str, ids: np.ndarray, views: int, epoch: int, pool: Pool) -> ViewKeys:
+        slots = self._slots(kind, ids, np.full(len(ids), epoch), views, pool)
+        return ViewKeys(kind, np.tile(ids, views), slots.T.reshape(-1))
+
+    def _slots(self, kind: str, ids: np.ndarray, moment: np.ndarray, views: int, pool: Pool) -> np.ndarray:
+        """[n, views] different slots per image: the moment's own ones, or a random choice from the pool."""
+        if not pool.sets:
+            return moment[:, None] * views + np.arange(views)
+        size = pool.sets * views
+        key = stream_key(self._seed, "slots", self._task.index, kind)
+        u = uniforms(key, ids, moment, draws=max(views, 1))
+        picks = np.zeros((len(ids), views), np.int64)
+        for k in range(views):
+            pick = (u[:, k] * (size - k)).astype(np.int64)
+            for earlier in np.sort(picks[:, :k], axis=1).T:
+                pick += pick >= earlier
+            picks[:, k] = pick
+        return pool.first * views + picks
+
+    def _uniform(self, ids: np.ndarray, name: str, now: int) -> np.ndarray:
+        order = permutation(stream_key(self._seed, name, self._task.index, now), len(ids))
+        return ids[order[: self._labeled_batch]]
+
+
+def render(keys: ViewKeys, stream: Stream, policy: ViewPolicy, *, seed: int, task: int, device: torch.device) -> Tensor:
+    """The pixels of views: float32 [n, C, size, size]."""
+    distinct, rows = np.unique(keys.ids, return_inverse=True)
+    images = stream.gather(distinct)
+    return make_views(
+        images.pixels[rows],
+        keys.ids,
+        keys.slots,
+        policy=policy,
+        kind=keys.kind,
+        seed=seed,
+        task=task,
+        sizes=None if images.sizes is None else images.sizes[rows],
+        device=device,
+    )

@@ -1,0 +1,244 @@
+"""The loop over tasks. Read it from top to bottom: that is the method."""
+
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nncsl import accounting, checkpoint, evaluation, exemplars, memory, methods, networks, objectives, optim
+from nncsl.config import Config
+from nncsl.data.batches import Batch, Batches, ViewKeys, render
+from nncsl.data.sources import Source
+from nncsl.data.tasks import Stream, Task
+from nncsl.errors import UserError
+from nncsl.interruption import Interrupted, Interruption
+from nncsl.journal import Journal
+from nncsl.methods.base import Classes, Losses, Student
+from nncsl.networks import Network
+from nncsl.progress import Reporter
+from nncsl.state import RunState
+from nncsl.teachers import Pixels, Render
+from nncsl.teaching import Teaching
+
+
+class DivergenceError(UserError):
+    """The loss is not a number any more."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What does not change while a run goes on."""
+
+    config: Config
+    source: Source
+    tasks: tuple[Task, ...]
+    folder: Path
+    device: torch.device
+    reporter: Reporter
+
+    @property
+    def checkpoint_path(self) -> Path:
+        return self.folder / "checkpoint" / "state.pt"
+
+
+def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Network, RunState]:
+    """Trains over all tasks, from the beginning or from a checkpoint; returns the network and what was measured."""
+    config, source, device, reporter = run.config, run.source, run.device, run.reporter
+    method = methods.find(config.method)
+    network = build_network(config, source).to(device)
+    stream = Stream(source, run.tasks)
+    if saved is None:
+        state = RunState()
+        logits, labels = evaluation.test_logits(network, source, config.views, device)
+        state.untrained = evaluation.accuracy_by_task(logits, labels, run.tasks, seen=None)
+    else:
+        state = RunState.unpack(saved["state"])
+        network.load_state_dict(saved["network"])
+    journal = Journal(run.folder / "metrics.jsonl")
+    journal.rewind(state.task, state.epoch)
+    state.peak(student=networks.nbytes(network), teacher=0, bank=0)
+
+    with Interruption() as interruption:
+        distills = method.distills
+        teaching = Teaching(config, source, network, run.folder, device, reporter, interruption, distills=distills)
+        for index in range(state.task, len(run.tasks)):
+            # The task: its data, and the network prepared for it.
+            task = stream.begin(index, state.memory.ids, state.memory.unlabeled)
+            old = tuple(c for earlier in run.tasks[:index] for c in earlier.classes)
+            classes = Classes(task.classes, old, source.num_classes)
+            batches = Batches(task, state.memory, stream, config)
+            views = view_renderer(run, stream, index)
+            frozen = config.batchnorm == "freeze-after-first" and index > 0
+            networks.set_mode(network, training=True, freeze_batchnorm=frozen)
+            optimizer = optim.build(network, config)
+            scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
+            if saved is not None and state.epoch + state.step:
+                optimizer.load_state_dict(saved["optimizer"])
+                scaler.load_state_dict(saved["scaler"])
+
+            # The teacher: what the network was, before its first step of this task.
+            teacher = teaching.begin(state, task, views, saved)
+            saved = None
+            save(run, state, network, optimizer, scaler, teaching)
+
+            steps = batches.steps_per_epoch
+            names = [source.class_names[c] for c in task.classes]
+            reporter.begin_task(index, names, config.epochs * steps, done=state.epoch * steps + state.step)
+            for epoch in range(state.epoch, config.epochs):
+                pool, teacher = teaching.pool(epoch, teacher)
+                started = time.monotonic()
+                for step in range(state.step, steps):
+                    lr = optim.set_learning_rate(optimizer, config, epoch * steps + step, steps)
+                    if method.uses_unlabeled:
+                        batch = batches.draw(epoch, step, pool)
+                    else:
+                        batch = batches.draw_labeled(epoch, step, replay=method.uses_memory)
+                    pixels = Pixels(views(batch.large), views(batch.small), views(batch.supports))
+
+                    first = epoch + step == 0
+                    with accounting.saved_activations(network) if first else nullcontext([0]) as activations:
+                        with autocast(config, device):
+                            student = embed(network, pixels, batch, classes, method.backbone_share(config))
+                            targets = teacher.targets(batch, pixels)
+                        losses = method.losses(student, batch, targets, classes, config)
+                    check_finite(run, losses, index, epoch, lr)
+                    optimizer.zero_grad(set_to_none=True)
+                    scaler.scale(losses.total).backward()
+                    scaler.step(optimizer)
+                    scaler.update()
+
+                    state.step = step + 1
+                    state.peak(activations=activations[0], optimizer=accounting.optimizer_bytes(optimizer))
+                    record(state, losses, batch, stream)
+                    reporter.step(lambda losses=losses: f"loss {losses.total.item():.3f}")
+                    if interruption.requested:
+                        state.seconds += time.monotonic() - started
+                        save(run, state, network, optimizer, scaler, teaching)
+                        raise Interrupted
+
+                state.seconds += time.monotonic() - started
+                means = state.epoch_means()
+                rate = state.images / max(state.seconds, 1e-9)
+                journal.epoch(index, epoch, lr=lr, images_per_second=rate, **means)
+                reporter.epoch(epoch, "  ".join(f"{k} {v:.3f}" for k, v in means.items()) + f"  {rate:.0f} images/s")
+                state.epoch, state.step, state.sums = epoch + 1, 0, {}
+                save(run, state, network, optimizer, scaler, teaching)
+
+            # The boundary: measure, remember, and let the rest of the task's data go.
+            measure(run, network, state, classes)
+            journal.task(index, accuracy=state.accuracy_matrix[-1], seen_accuracy=state.seen_accuracy[-1])
+            reporter.accuracies(index, state.accuracy_matrix[-1], state.seen_accuracy[-1])
+            if method.uses_memory:
+                ranking = exemplars.ranking(config, network, stream, task, state.memory, run.folder, device)
+                labels_now = stream.labels(task.labeled)
+                state.memory = memory.update(
+                    state.memory, task.labeled, labels_now, sorted(classes.seen), config.memory, ranking
+                )
+                state.memory = memory.update_unlabeled(
+                    state.memory, task.unlabeled, index + 1, config.unlabelled_memory, config.seed
+                )
+            state.task, state.epoch, state.generation, state.teacher = index + 1, 0, None, None
+            save(run, state, network, optimizer, scaler, teaching)
+        teaching.close()
+    return network, state
+
+
+def embed(network: Network, pixels: Pixels, batch: Batch, classes: Classes, backbone_share: float) -> Student:
+    """One pass over everything of the large size, one over the small views."""
+    large, images = len(pixels.large), len(batch.replayed)
+    outputs = network(torch.cat([pixels.large, pixels.supports]))
+    features, projections = [outputs.features[:large]], [outputs.projections[:large]]
+    if len(pixels.small):
+        small = network(pixels.small)
+        features.append(small.features)
+        projections.append(small.projections)
+    support_features = outputs.features[large:]
+    if backbone_share:
+        support_features = objectives.scale_gradient(support_features, backbone_share)
+    else:
+        support_features = support_features.detach()
+    logits = networks.mask_unseen(network.head(support_features), classes.seen_mask(support_features.device))
+    return Student(
+        network=network,
+        queries=torch.cat(projections).unflatten(0, (-1, images)) if images else outputs.projections[:0],
+        query_features=torch.cat(features).unflatten(0, (-1, images)) if images else outputs.features[:0],
+        supports=outputs.projections[large:],
+        logits=logits,
+    )
+
+
+def record(state: RunState, losses: Losses, batch: Batch, stream: Stream) -> None:
+    """Adds a step to the epoch's record. Hidden labels are used here, for the curve, and nowhere else."""
+    for name, part in losses.parts.items():
+        state.add(name, part)
+    if losses.predictions is not None:
+        images = len(batch.replayed)
+        hidden = torch.from_numpy(stream.monitor(batch.large.ids[:images])).to(losses.predictions.device)
+        state.add("unlabeled_accuracy", 100.0 * (losses.predictions[:2] == hidden).double().mean())
+    state.add("steps", torch.ones(()))
+    state.images += len(batch.large) + len(batch.small) + len(batch.supports)
+
+
+def measure(run: Run, network: Network, state: RunState, classes: Classes) -> None:
+    """A row of the accuracy matrix, the accuracy over seen classes, and how well the next task is known already."""
+    logits, labels = evaluation.test_logits(network, run.source, run.config.views, run.device)
+    seen = classes.seen_mask(torch.device("cpu"))
+    index = len(state.accuracy_matrix)
+    state.accuracy_matrix.append(evaluation.accuracy_by_task(logits, labels, run.tasks, seen))
+    predicted = networks.mask_unseen(logits, seen).argmax(dim=1)
+    state.seen_accuracy.append(evaluation.percent(predicted, labels, classes.seen))
+    if index + 1 < len(run.tasks):
+        state.ahead.append(evaluation.accuracy_by_task(logits, labels, run.tasks, seen=None)[index + 1])
+
+
+def save(
+    run: Run,
+    state: RunState,
+    network: Network,
+    optimizer: optim.Lars,
+    scaler: torch.amp.GradScaler,
+    teaching: Teaching,
+) -> None:
+    """The checkpoint, then what only an older checkpoint needed goes."""
+    state.peak(total=accounting.process_peak(run.device))
+    contents = {"state": state.pack(), "network": network.state_dict(), "optimizer": optimizer.state_dict()}
+    checkpoint.save(run.checkpoint_path, {**contents, "scaler": scaler.state_dict(), **teaching.contents()})
+    teaching.after_save()
+
+
+def build_network(config: Config, source: Source) -> Network:
+    """The network as it is before the first step."""
+    feature_map = config.distillation == "feature"
+    channels = len(config.views.mean)
+    return networks.build(config.network, channels, source.num_classes, config.seed, feature_map=feature_map)
+
+
+def view_renderer(run: Run, stream: Stream, task: int) -> Render:
+    """Keys to pixels, for this task."""
+
+    def views(keys: ViewKeys) -> Tensor:
+        return render(keys, stream, run.config.views, seed=run.config.seed, task=task, device=run.device)
+
+    return views
+
+
+def autocast(config: Config, device: torch.device) -> AbstractContextManager:
+    """Lower precision for the network; losses are computed in fp32 outside."""
+    kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    return torch.autocast(device.type, kinds[config.precision]) if config.precision in kinds else nullcontext()
+
+
+def check_finite(run: Run, losses: Losses, task: int, epoch: int, lr: float) -> None:
+    """Stops a run that has diverged; its last good checkpoint stays."""
+    if bool(torch.isfinite(losses.total)):
+        return
+    parts = ", ".join(f"{name} {part.item():.4g}" for name, part in losses.parts.items())
+    raise DivergenceError(
+        f"the loss is {losses.total.item()} in task {task + 1}, epoch {epoch + 1} ({parts}; lr {lr:.4g}). "
+        f"The last good checkpoint is in {run.folder}. Try a lower --set lr_peak, a longer --set warmup_epochs"
+        + (", or --set precision=fp32" if run.config.precision != "fp32" else "")
+    )

@@ -1,0 +1,11 @@
+"""The upper bound: all classes at once, nothing to forget."""
+
+from typing import ClassVar
+
+from nncsl.methods.csl import CSL
+
+
+class Joint(CSL):
+    """NNCSL's objective on one task that holds all data."""
+
+    one_task: ClassVar[bool] = True

@@ -1,0 +1,75 @@
+"""What a person sees of a run: bars on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+T = TypeVar("T")
+
+
+class Reporter:
+    """One line per epoch and a table per task; on a terminal also a bar that moves with every step."""
+
+    def __init__(self, tasks: int, epochs: int, *, quiet: bool = False) -> None:
+        self._tasks, self._epochs = tasks, epochs
+        self._console = Console(file=sys.stdout)
+        self._live = self._console.is_terminal and not quiet
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, TextColumn("{task.fields[note]}"), console=self._console, disable=not self._live)
+        self._row = self._bar.add_task("", total=None, note="")
+        self._last_line = 0.0
+
+    def __enter__(self) -> "Reporter":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def say(self, text: str) -> None:
+        self._bar.console.print(text, highlight=False, markup=False)
+
+    def begin_task(self, task: int, classes: Sequence[str], steps: int, *, done: int) -> None:
+        names = ", ".join(classes) if len(classes) <= 10 else f"{len(classes)} classes"
+        self.say(f"task {task + 1}/{self._tasks}: {names}")
+        self._bar.reset(self._row, total=steps, completed=done, description=f"task {task + 1}/{self._tasks}")
+        self._last_line = time.monotonic()
+
+    def step(self, note: Callable[[], str]) -> None:
+        """``note`` is only asked for where somebody can see it: it may have to wait for a GPU."""
+        if self._live:
+            self._bar.update(self._row, advance=1, note=note())
+
+    def epoch(self, epoch: int, text: str) -> None:
+        """On a terminal the bar says it; elsewhere a line, at most one every ten seconds and the last one of a task."""
+        now = time.monotonic()
+        if not self._live and (now - self._last_line > 10 or epoch + 1 == self._epochs):
+            self.say(f"  epoch {epoch + 1}/{self._epochs}  {text}")
+            self._last_line = now
+
+    def track(self, items: Sequence[T], description: str) -> Iterator[T]:
+        """The items, with a bar of their own where there is a terminal."""
+        row = self._bar.add_task(description, total=len(items), note="")
+        for item in items:
+            yield item
+            self._bar.advance(row)
+        self._bar.remove_task(row)
+
+    def accuracies(self, task: int, row: Sequence[float], seen: float) -> None:
+        table = Table(title=f"accuracy after task {task + 1}/{self._tasks}", title_justify="left")
+        for j in range(task + 1):
+            table.add_column(f"task {j + 1}", justify="right")
+        table.add_column("seen classes", justify="right")
+        table.add_row(*(f"{value:.1f}" for value in row[: task + 1]), f"{seen:.1f}")
+        self._bar.console.print(table)
+
+    def table(self, title: str, rows: Iterable[tuple[str, str]]) -> None:
+        table = Table(title=title, title_justify="left", show_header=False)
+        for name, value in rows:
+            table.add_row(name, value)
+        self._bar.console.print(table)

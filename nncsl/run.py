@@ -1,0 +1,202 @@
+"""A run and its folder: starting, resuming, summarizing and evaluating it again."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import kernels
+from nncsl import checkpoint, engine, evaluation, methods, metrics, teachers, typed
+from nncsl import config as configs
+from nncsl.config import Config
+from nncsl.data.catalog import open_data
+from nncsl.data.sources import Source
+from nncsl.data.tasks import Task
+from nncsl.errors import ConfigError, UserError
+from nncsl.interruption import Interrupted
+from nncsl.progress import Reporter
+from nncsl.state import RunState
+from nncsl.versions import versions
+
+
+class RunInterrupted(UserError):
+    """The run stopped on request, with everything saved."""
+
+
+def start(config: Config, folder: Path | None, *, quiet: bool = False) -> dict[str, Any]:
+    """Trains from the beginning in ``folder`` (default: a new one below runs/); returns the summary."""
+    method = methods.find(config.method)
+    if method.one_task:
+        config = replace(config, tasks=1, class_order=None)
+    device = find_device(config.device)
+    source, tasks = open_data(config)
+    folder = _new_folder(folder, config)
+    checkpoint.write_text(folder / "config.yaml", configs.dump(config))
+    checkpoint.write_text(folder / "tasks.json", _describe_tasks(source, tasks))
+    return _train(config, source, tasks, folder, device, None, quiet=quiet)
+
+
+def resume(folder: Path, overrides: list[dict[str, Any]], *, quiet: bool = False) -> dict[str, Any]:
+    """Continues the run in ``folder``; settings given again must be those it was started with."""
+    config = _read_config(folder)
+    _refuse_changes(folder, config, overrides)
+    if (folder / "summary.json").exists():
+        print(f"{folder} is complete")
+        return json.loads((folder / "summary.json").read_text())
+    saved = checkpoint.load(folder / "checkpoint" / "state.pt")
+    source, tasks = open_data(config)
+    if (folder / "tasks.json").read_text() != _describe_tasks(source, tasks):
+        raise ConfigError(
+            f"{folder / 'tasks.json'} records other tasks than {config.dataset} gives now: has its data changed?"
+        )
+    return _train(config, source, tasks, folder, find_device(config.device), saved, quiet=quiet)
+
+
+def evaluate(folder: Path) -> dict[str, Any]:
+    """Accuracies of a run's last checkpoint: by the linear head, and by soft nearest neighbours among the memory."""
+    config = _read_config(folder)
+    saved = checkpoint.load(folder / "checkpoint" / "state.pt")
+    state = RunState.unpack(saved["state"])
+    source, tasks = open_data(config)
+    device = find_device(config.device)
+    network = engine.build_network(config, source).to(device)
+    network.load_state_dict(saved["network"])
+    trained = min(state.task + bool(state.epoch + state.step), len(tasks))
+    if not trained:
+        raise UserError(f"{folder} has not been trained yet: there is nothing to evaluate")
+    seen = torch.zeros(source.num_classes, dtype=torch.bool)
+    seen[[c for task in tasks[:trained] for c in task.classes]] = True
+    logits, labels = evaluation.test_logits(network, source, config.views, device)
+    shown = tasks[:trained]
+    result: dict[str, Any] = {"tasks": trained, "linear": evaluation.accuracy_by_task(logits, labels, shown, seen)}
+    ids = np.union1d(
+        state.memory.ids, np.concatenate([np.zeros(0, np.int64), *(t.labeled for t in tasks[state.task : trained])])
+    )
+    if len(ids):
+        ids = ids.astype(np.int64)
+        arguments = (config.views, device, teachers.unit_projections)
+        supports = evaluation.answers(network, source.train, ids, *arguments)
+        queries = evaluation.answers(network, source.test, np.arange(len(source.test)), *arguments)
+        known = torch.from_numpy(source.train_labels[ids])
+        options = {"num_classes": source.num_classes, "temperature": config.tau}
+        probabilities = kernels.snn(queries, supports, known, **options)
+        result["nearest_neighbours"] = evaluation.accuracy_by_task(probabilities, labels, shown, seen)
+    return result
+
+
+def find_device(name: str) -> torch.device:
+    """auto, cpu, cuda or cuda:N."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device={name!r}: expected auto, cpu or cuda") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device={name!r}: no CUDA device was found; use --device cpu or auto")
+    return device
+
+
+def summarize(state: RunState, config: Config) -> dict[str, Any]:
+    """summary.json: accuracies in percent, memory in bytes."""
+    matrix = state.accuracy_matrix
+    return {
+        "method": config.method,
+        "teacher_mode": config.teacher_mode,
+        "dataset": config.dataset,
+        "accuracy_matrix": matrix,
+        "average_accuracy": metrics.average_accuracy(matrix),
+        "seen_accuracy": state.seen_accuracy,
+        "average_incremental_accuracy": metrics.average_incremental_accuracy(state.seen_accuracy),
+        "fwt": metrics.forward_transfer(state.ahead, state.untrained[1:]),
+        "bwt": metrics.backward_transfer(matrix),
+        "forgetting": metrics.forgetting(matrix),
+        "seconds": state.seconds,
+        "images_per_second": state.images / max(state.seconds, 1e-9),
+        "peak_memory": state.peak_memory,
+        "seed": config.seed,
+        "versions": versions(),
+    }
+
+
+def _train(
+    config: Config,
+    source: Source,
+    tasks: tuple[Task, ...],
+    folder: Path,
+    device: torch.device,
+    saved: dict[str, Any] | None,
+    *,
+    quiet: bool,
+) -> dict[str, Any]:
+    with Reporter(len(tasks), config.epochs, quiet=quiet) as reporter:
+        run = engine.Run(config, source, tasks, folder, device, reporter)
+        reporter.say(f"{config.method} on {source.name}, {device}, in {folder}" + (" (resumed)" if saved else ""))
+        try:
+            _, state = engine.train(run, saved)
+        except Interrupted as error:
+            raise RunInterrupted(f"interrupted; continue with: nncsl train --resume {folder}") from error
+        summary = summarize(state, config)
+        checkpoint.write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+        reporter.table(f"results, in {folder}", _results(summary))
+    return summary
+
+
+def _results(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    memory = summary["peak_memory"]
+    parts = [f"{name} {memory[name] / 1e6:.1f}" for name in ("student", "optimizer", "activations", "teacher", "bank")]
+    return [
+        ("average accuracy", f"{summary['average_accuracy']:.1f}%"),
+        ("average incremental accuracy", f"{summary['average_incremental_accuracy']:.1f}%"),
+        ("forgetting", f"{summary['forgetting']:.1f}"),
+        ("backward / forward transfer", f"{summary['bwt']:.1f} / {summary['fwt']:.1f}"),
+        ("training", f"{summary['seconds']:.0f} s, {summary['images_per_second']:.0f} images/s"),
+        ("peak memory", f"{memory['total'] / 1e6:.0f} MB ({', '.join(parts)})"),
+    ]
+
+
+def _describe_tasks(source: Source, tasks: tuple[Task, ...]) -> str:
+    """The split, so that a result can be traced to its images: classes, labeled images, and a count of the others."""
+    lines = [
+        {"classes": list(task.classes), "labeled": task.labeled.tolist(), "unlabeled_images": len(task.unlabeled)}
+        for task in tasks
+    ]
+    return json.dumps({"dataset": source.name, "fingerprint": source.fingerprint, "tasks": lines}) + "\n"
+
+
+def _new_folder(folder: Path | None, config: Config) -> Path:
+    name = f"{config.dataset.split('/')[-1].replace('folder:', '')}-{config.method}-seed{config.seed}"
+    if folder is None:
+        taken = 0
+        while (folder := Path("runs") / (name if not taken else f"{name}-{taken + 1}")).exists():
+            taken += 1
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"--out {folder} is not empty: continue it with --resume {folder}, or choose another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {folder} can't be created: {error.strerror}; choose another folder") from error
+    return folder
+
+
+def _read_config(folder: Path) -> Config:
+    path = folder / "config.yaml"
+    if not path.exists():
+        raise ConfigError(
+            f"{folder} is not a run: {path.name} is not in it; nothing was saved yet, or it is another folder"
+        )
+    return configs.read(path)
+
+
+def _refuse_changes(folder: Path, config: Config, overrides: list[dict[str, Any]]) -> None:
+    recorded = typed.plain(config)
+    wanted = recorded
+    for override in overrides:
+        wanted = typed.merge(wanted, override)
+    changed = typed.differences(recorded, typed.plain(typed.build(Config, wanted)))
+    if changed:
+        shown = "; ".join(f"{key} is {there!r} there, {here!r} was asked for" for key, there, here in changed)
+        raise ConfigError(f"{folder} was started with another configuration: {shown}. Start a new run for that")

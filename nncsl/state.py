@@ -1,0 +1,59 @@
+"""Where a run is: everything besides network, optimizer and bank that decides how it goes on."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from nncsl.memory import Memory
+
+
+@dataclass
+class RunState:
+    """The next step to take, what is remembered, and what was measured so far.
+
+    generation, teacher: the bank's generation of this task and its teacher's fingerprint; None before its sweep.
+    sums: the running epoch's sums of losses and counts, so that an epoch can be continued in its middle.
+    """
+
+    task: int = 0
+    epoch: int = 0
+    step: int = 0
+    memory: Memory = field(default_factory=Memory)
+    generation: int | None = None
+    teacher: str | None = None
+    sums: dict[str, torch.Tensor] = field(default_factory=dict)
+    untrained: list[float] = field(default_factory=list)
+    accuracy_matrix: list[list[float]] = field(default_factory=list)
+    seen_accuracy: list[float] = field(default_factory=list)
+    ahead: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    images: int = 0
+    peak_memory: dict[str, int] = field(default_factory=dict)
+
+    def pack(self) -> dict[str, Any]:
+        """Tensors and plain values only, as a checkpoint takes them."""
+        packed = {key: value for key, value in vars(self).items() if key != "memory"}
+        arrays = (self.memory.ids, self.memory.labels, self.memory.unlabeled)
+        return packed | {"memory": [torch.from_numpy(array.copy()) for array in arrays]}
+
+    @classmethod
+    def unpack(cls, packed: dict[str, Any]) -> "RunState":
+        memory = Memory(*(np.asarray(tensor.numpy()) for tensor in packed["memory"]))
+        return cls(**{**packed, "memory": memory})
+
+    def add(self, name: str, value: torch.Tensor) -> None:
+        """Adds to the epoch's sums, where the value is: no waiting for a GPU."""
+        value = value.detach().double()
+        self.sums[name] = self.sums[name].to(value.device) + value if name in self.sums else value
+
+    def peak(self, **bytes_used: int) -> None:
+        """Raises the recorded peaks."""
+        for name, value in bytes_used.items():
+            self.peak_memory[name] = max(self.peak_memory.get(name, 0), value)
+
+    def epoch_means(self) -> dict[str, float]:
+        """The epoch's mean losses and accuracies per step."""
+        steps = self.sums["steps"].item()
+        return {name: total.item() / steps for name, total in self.sums.items() if name != "steps"}
