@@ -9,8 +9,8 @@ from typing import Any
 from nncsl.errors import UserError
 from nncsl.version import __version__
 
-_EXIT_CODES = """exit codes: 0 done; 1 an error inside nncsl; 2 a wrong flag, setting, data file or folder (one line says which);
-130 interrupted (a run can be resumed)"""
+_EXIT_CODES = """exit codes: 0 done; 1 an error inside nncsl; 2 a wrong flag, setting, data file or folder
+(one line says which); 130 interrupted (a run can be resumed)"""
 _BENCHMARKS = ("kernels", "bank", "views", "step")
 
 # Flags that are settings under another spelling: flag -> (setting, type, help).

@@ -114,7 +114,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Network, RunSt
                     state.step = step + 1
                     state.peak(activations=activations[0], optimizer=accounting.optimizer_bytes(optimizer))
                     record(state, losses, batch, stream)
-                    reporter.step(lambda losses=losses: f"loss {losses.total.item():.3f}")
+                    reporter.step(losses.total.detach())
                     if interruption.requested:
                         state.seconds += time.monotonic() - started
                         save(run, state, network, optimizer, scaler, teaching)

@@ -9,7 +9,7 @@ from nncsl.checkpoint import write_text
 
 
 class Journal:
-    """Lines are written before the checkpoint that makes them true; :meth:`rewind` removes those that never became so."""
+    """Lines are written before the checkpoint that makes them true; `rewind` removes those that never became so."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

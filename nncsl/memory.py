@@ -1,4 +1,4 @@
-"""The replay memory: a class-balanced set of labeled images, chosen at the end of each task from what is still there."""
+"""The replay memory: class-balanced labeled images, chosen at the end of each task from what is still there."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

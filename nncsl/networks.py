@@ -85,12 +85,12 @@ def build(config: NetworkConfig, channels: int, num_classes: int, seed: int, *, 
 
 
 def mask_unseen(logits: Tensor, seen: Tensor) -> Tensor:
-    """Logits [n, C] with classes outside ``seen`` (bool [C]) at minus infinity: they can be neither trained nor predicted."""
+    """Logits [n, C], classes outside ``seen`` (bool [C]) at minus infinity: neither trained nor predicted."""
     return logits.masked_fill(~seen, float("-inf"))
 
 
 def set_mode(network: Network, *, training: bool, freeze_batchnorm: bool) -> None:
-    """Train or eval mode; frozen BatchNorm normalizes with its running statistics while its weight and bias train on."""
+    """Train or eval mode; frozen BatchNorm uses its running statistics while its weight and bias train on."""
     network.train(training)
     if freeze_batchnorm:
         for module in network.modules():

@@ -47,7 +47,7 @@ def lin_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def kd_loss(logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
-    """Distillation of softened logits [n, C_old] of the old classes, scaled by T^2 so that T leaves the gradient's size."""
+    """Distillation of softened logits [n, C_old] of the old classes; T^2 keeps the gradient's size."""
     targets = (teacher_logits.float() / temperature).softmax(dim=-1)
     return temperature**2 * F.cross_entropy(logits.float() / temperature, targets)
 

@@ -23,10 +23,11 @@ class Lars(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            parameters: list[Tensor] = [p for p in group["params"] if p.grad is not None]
-            if not parameters:
+            pairs = [(p, p.grad) for p in group["params"] if p.grad is not None]
+            if not pairs:
                 continue
-            updates = [p.grad for p in parameters]
+            parameters: list[Tensor] = [p for p, _ in pairs]
+            updates: list[Tensor] = [gradient for _, gradient in pairs]
             if group["trust"]:
                 updates = self._adapt(parameters, updates, group["trust"], group["weight_decay"])
             elif group["weight_decay"]:
@@ -63,7 +64,7 @@ def build(network: nn.Module, config: Config) -> Lars:
 
 
 def schedule(step: int, steps: int, warmup: int, start: float, peak: float, end: float) -> float:
-    """The learning rate of a step of a task: start -> peak linearly over ``warmup`` steps, then peak -> end by a cosine."""
+    """A step's learning rate: start -> peak linearly over ``warmup`` steps, then peak -> end by a cosine."""
     if step < warmup:
         return start + (peak - start) * step / warmup
     progress = (step - warmup) / max(1, steps - warmup)

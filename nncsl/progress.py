@@ -2,12 +2,13 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from torch import Tensor
 
 T = TypeVar("T")
 
@@ -40,10 +41,10 @@ class Reporter:
         self._bar.reset(self._row, total=steps, completed=done, description=f"task {task + 1}/{self._tasks}")
         self._last_line = time.monotonic()
 
-    def step(self, note: Callable[[], str]) -> None:
-        """``note`` is only asked for where somebody can see it: it may have to wait for a GPU."""
+    def step(self, loss: Tensor) -> None:
+        """The loss is only read where somebody can see it: that may have to wait for a GPU."""
         if self._live:
-            self._bar.update(self._row, advance=1, note=note())
+            self._bar.update(self._row, advance=1, note=f"loss {loss.item():.3f}")
 
     def epoch(self, epoch: int, text: str) -> None:
         """On a terminal the bar says it; elsewhere a line, at most one every ten seconds and the last one of a task."""

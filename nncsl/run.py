@@ -72,17 +72,13 @@ def evaluate(folder: Path) -> dict[str, Any]:
     logits, labels = evaluation.test_logits(network, source, config.views, device)
     shown = tasks[:trained]
     result: dict[str, Any] = {"tasks": trained, "linear": evaluation.accuracy_by_task(logits, labels, shown, seen)}
-    ids = np.union1d(
-        state.memory.ids, np.concatenate([np.zeros(0, np.int64), *(t.labeled for t in tasks[state.task : trained])])
-    )
+    ids = np.concatenate([state.memory.ids, *(task.labeled for task in tasks[state.task : trained])])
     if len(ids):
-        ids = ids.astype(np.int64)
         arguments = (config.views, device, teachers.unit_projections)
         supports = evaluation.answers(network, source.train, ids, *arguments)
         queries = evaluation.answers(network, source.test, np.arange(len(source.test)), *arguments)
         known = torch.from_numpy(source.train_labels[ids])
-        options = {"num_classes": source.num_classes, "temperature": config.tau}
-        probabilities = kernels.snn(queries, supports, known, **options)
+        probabilities = kernels.snn(queries, supports, known, num_classes=source.num_classes, temperature=config.tau)
         result["nearest_neighbours"] = evaluation.accuracy_by_task(probabilities, labels, shown, seen)
     return result
 
@@ -168,17 +164,25 @@ def _describe_tasks(source: Source, tasks: tuple[Task, ...]) -> str:
 
 
 def _new_folder(folder: Path | None, config: Config) -> Path:
-    name = f"{config.dataset.split('/')[-1].replace('folder:', '')}-{config.method}-seed{config.seed}"
     if folder is None:
-        taken = 0
-        while (folder := Path("runs") / (name if not taken else f"{name}-{taken + 1}")).exists():
-            taken += 1
+        folder = _unused_folder(
+            f"{config.dataset.split('/')[-1].removeprefix('folder:')}-{config.method}-seed{config.seed}"
+        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"--out {folder} is not empty: continue it with --resume {folder}, or choose another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out {folder} can't be created: {error.strerror}; choose another folder") from error
+    return folder
+
+
+def _unused_folder(name: str) -> Path:
+    """runs/name, or with the first number behind it that is free."""
+    folder, number = Path("runs") / name, 1
+    while folder.exists():
+        number += 1
+        folder = Path("runs") / f"{name}-{number}"
     return folder
 
 

@@ -120,9 +120,14 @@ class Teaching:
         if self._bank is None:
             kd = self._config.distillation == "kd"
             dim = self._source.num_classes if kd else self._config.network.projection
-            where = {"residency": self._config.bank_residency, "device": self._where}
-            codec, path = self._config.bank_codec, self._folder / "bank"
-            self._bank = FeatureBank.create(path, dim, codec, overwrite=True, normalized=not kd, **facts, **where)
+            self._bank = FeatureBank.create(
+                *(self._folder / "bank", dim, self._config.bank_codec),
+                overwrite=True,
+                normalized=not kd,
+                residency=self._config.bank_residency,
+                device=self._where,
+                **facts,
+            )
         else:
             self._bank.begin_generation(**facts)
         teachers.sweep(
@@ -140,9 +145,13 @@ class Teaching:
         return self._device if self._config.bank_residency == "device" else None
 
     def _reopen(self, generation: int, teacher: str) -> FeatureBank:
-        residency = self._config.bank_residency
-        where = {"residency": residency, "device": self._where}
-        return FeatureBank.open(self._folder / "bank", "a", generation=generation, teacher=teacher, **where)
+        return FeatureBank.open(
+            *(self._folder / "bank", "a"),
+            generation=generation,
+            teacher=teacher,
+            residency=self._config.bank_residency,
+            device=self._where,
+        )
 
     def _bank_teacher(self) -> teachers.BankTeacher:
         assert self._bank is not None

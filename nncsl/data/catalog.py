@@ -80,8 +80,8 @@ def check_known(config: Config) -> None:
     per_class = LabelBudget.parse(config.labels).per_class
     if per_class is not None and per_class > facts.smallest_class:
         raise ConfigError(
-            f"labels={config.labels!r}: the smallest class of {config.dataset} has {facts.smallest_class} training images; "
-            f"ask for at most {facts.smallest_class}/class"
+            f"labels={config.labels!r}: the smallest class of {config.dataset} has {facts.smallest_class} training "
+            f"images; ask for at most {facts.smallest_class}/class"
         )
 
 
@@ -98,8 +98,8 @@ def prepare(config: Config) -> str:
             cifar.download(version, folder)
     source = open_source(config.dataset, source_options(config))
     return (
-        f"{source.name}: {len(source.train)} training and {len(source.test)} test images in {source.num_classes} classes, "
-        f"ready (sha256 {source.fingerprint[:12]})"
+        f"{source.name}: {len(source.train)} training and {len(source.test)} test images in {source.num_classes} "
+        f"classes, ready (sha256 {source.fingerprint[:12]})"
     )
 
 

@@ -128,8 +128,8 @@ def download(version: Version, data_dir: Path) -> None:
         (data_dir / version.archive).unlink(missing_ok=True)
         wanted = ", ".join([*version.python_files, version.python_names[0]])
         raise DataError(
-            f"{version.name} could not be downloaded ({error}). Fetch {version.archive} on another machine and unpack it "
-            f"so that {data_dir / version.python_folder} holds {wanted}"
+            f"{version.name} could not be downloaded ({error}). Fetch {version.archive} on another machine and unpack "
+            f"it so that {data_dir / version.python_folder} holds {wanted}"
         ) from error
 
 

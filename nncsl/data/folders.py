@@ -82,7 +82,8 @@ def _split_by_ratio(whole: Listing, test_fraction: float) -> tuple[Listing, List
         count = max(1, round(test_fraction * len(members)))
         if count >= len(members):
             raise DataError(
-                f"class {name!r} has {len(members)} images: too few to keep {count} for the test (test_fraction={test_fraction})"
+                f"class {name!r} has {len(members)} images: too few to keep {count} for the test "
+                f"(test_fraction={test_fraction})"
             )
         test[members[permutation(stream_key("folder", "test", label), len(members))[:count]]] = True
 

@@ -55,7 +55,7 @@ def verify(images_path: Path) -> int:
         expected = file["crc32"][:]
     ends = images.offsets + images.sizes.prod(axis=1) * 3
     for row, (start, end) in enumerate(zip(images.offsets, ends, strict=True)):
-        if zlib.crc32(images.flat[start:end]) != expected[row]:
+        if zlib.crc32(images.flat[start:end].data) != expected[row]:
             raise DataError(f"{images_path} is corrupt at image {row}: delete it, it is decoded again at the next use")
     return len(images)
 
@@ -90,7 +90,7 @@ def _decode_all(name: str, files: tuple[Path, ...], path: Path, short_side: int)
                 rows, pool.map(_decode, (files[r] for r in rows), (sizes[r] for r in rows)), strict=True
             ):
                 flat[offsets[row] : offsets[row] + pixels.size] = pixels.ravel()
-                checksums[row] = zlib.crc32(pixels)
+                checksums[row] = zlib.crc32(pixels.tobytes())
             flat.flush()
             checksums.flush()
             _write_journal(journal, rows.stop)

@@ -29,7 +29,7 @@ def split_tasks(
     class_order: tuple[int, ...] | None = None,
     unlabelled_fraction: float = 1.0,
 ) -> tuple[Task, ...]:
-    """Class-incremental tasks of equal size. Labeled images are also unlabeled ones, as long as the fraction keeps them."""
+    """Class-incremental tasks of equal size; labeled images are unlabeled ones too, if the fraction keeps them."""
     order = _class_order(source, tasks, class_order)
     labeled = LabelBudget.parse(labels).choose(source.train_labels, source.num_classes, seed, source.class_names)
     size = len(order) // tasks

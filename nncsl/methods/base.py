@@ -71,7 +71,7 @@ class Method:
     one_task: ClassVar[bool] = False
 
     def backbone_share(self, config: Config) -> float:
-        """The factor on L_LIN's gradient where it enters the backbone; the head itself always learns at full strength."""
+        """The factor on L_LIN's gradient where it enters the backbone; the head always learns at full strength."""
         return 1.0
 
     def losses(

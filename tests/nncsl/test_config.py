@@ -105,7 +105,7 @@ def test_impossible_combinations_are_refused_before_data_is_read(assignment, wor
 
 
 def test_unknown_preset():
-    with pytest.raises(ConfigError, match="unknown preset 'mnist'.*cifar10"):
+    with pytest.raises(ConfigError, match=r"unknown preset 'mnist'.*cifar10"):
         config.load("mnist")
 
 

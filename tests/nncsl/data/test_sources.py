@@ -89,7 +89,7 @@ def test_cifar100_uses_the_fine_label(tmp_path, tiles):
 
 def test_broken_cifar_files_are_named(tmp_path, tiles):
     options = SourceOptions(data_dir=tmp_path, verify=False)
-    with pytest.raises(DataError, match="cifar-10-batches-bin.*cifar-10-batches-py.*nncsl data prepare cifar10"):
+    with pytest.raises(DataError, match=r"cifar-10-batches-bin.*cifar-10-batches-py.*nncsl data prepare cifar10"):
         open_source("cifar10", options)
     write_cifar10_binary(tmp_path, tiles)
     folder = tmp_path / "cifar-10-batches-bin"
@@ -219,10 +219,10 @@ def test_damaged_cache_is_noticed(photo_folder, damage):
     if damage == "flip":
         content[len(content) // 2] ^= 1
     file.write_bytes({"flip": content, "truncate": content[: len(content) // 2], "empty": b""}[damage])
-    with pytest.raises(DataError, match="corrupt.*delete it"):
+    with pytest.raises(DataError, match=r"corrupt.*delete it"):
         packed.verify(file)
     if damage != "flip":
-        with pytest.raises(DataError, match="corrupt.*delete it"):
+        with pytest.raises(DataError, match=r"corrupt.*delete it"):
             open_folder(photo_folder)
 
 

@@ -66,7 +66,7 @@ def test_impossible_protocols(digits, arguments, words):
 def test_memory_must_hold_the_classes_that_are_replayed():
     check_memory(0, 10, 5)
     check_memory(8, 10, 5)  # the paper's smallest: the last task's classes are never replayed
-    with pytest.raises(ConfigError, match="memory=7.*8"):
+    with pytest.raises(ConfigError, match=r"memory=7.*8"):
         check_memory(7, 10, 5)
 
 
