@@ -43,7 +43,7 @@ class Pixels(NamedTuple):
 
 class Teacher(Protocol):
     def targets(self, batch: Batch, pixels: Pixels) -> Targets | None:
-        """The teacher's answers on exactly the views of this batch, without gradient; None where there is no teacher."""
+        """The teacher's answers on exactly this batch's views, without gradient; None where there is no teacher."""
         ...
 
 

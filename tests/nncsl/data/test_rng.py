@@ -22,6 +22,11 @@ def test_a_number_depends_on_its_address_alone():
     assert np.array_equal(together[:, :3], rng.uniforms(11, ids, slots, draws=3))
 
 
+def test_nothing_asked_nothing_drawn():
+    assert rng.words(1, np.zeros(0, int), draws=3).shape == (0, 3)
+    assert len(rng.permutation(1, 0)) == 0
+
+
 def test_streams_and_addresses_differ():
     keys = {rng.stream_key(*parts) for parts in [(0, "a"), (0, "b"), (1, "a"), ("0", "a"), (0, "a", 0), (0, "a0")]}
     assert len(keys) == 6

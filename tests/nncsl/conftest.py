@@ -1,0 +1,42 @@
+"""A small real run on digits, shared by the tests of the learner."""
+
+import pytest
+import torch
+
+from nncsl import config, engine, run, typed
+from nncsl.data.catalog import open_data
+from nncsl.progress import Reporter
+
+SMALL = ["epochs=2", "warmup_epochs=1", "network.width=8", "network.hidden=16", "bank_views=2", "unlabelled_batch=64"]
+DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+
+
+@pytest.fixture(params=DEVICES)
+def device(request):
+    return torch.device(request.param)
+
+
+@pytest.fixture
+def small():
+    """A function from assignments to a quick digits configuration."""
+
+    def load(*assignments):
+        return config.load("digits", map(typed.parse_assignment, [*SMALL, *assignments]))
+
+    return load
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """A function from a configuration to a run in a temporary folder, ready for engine.train."""
+
+    def make(loaded, name="run"):
+        if run.methods.find(loaded.method).one_task:
+            loaded = run.replace(loaded, tasks=1)
+        source, tasks = open_data(loaded)
+        folder = tmp_path / name
+        folder.mkdir()
+        reporter = Reporter(len(tasks), loaded.epochs, quiet=True)
+        return engine.Run(loaded, source, tasks, folder, run.find_device(loaded.device), reporter)
+
+    return make

@@ -1,0 +1,128 @@
+"""Whole small runs on digits: what they write, what they refuse, and that evaluation changes nothing."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from nncsl import engine, evaluation, methods, networks, run
+from nncsl.engine import DivergenceError
+from nncsl.errors import ConfigError
+
+NUMBERS = ("average_accuracy", "average_incremental_accuracy", "fwt", "bwt", "forgetting")
+
+
+@pytest.mark.parametrize("method", list(methods.METHODS))
+def test_every_method_runs_to_a_full_summary(small, tmp_path, method):
+    loaded = small(f"method={method}", "epochs=1")
+    summary = run.start(loaded, tmp_path / "run", quiet=True)
+    tasks = 1 if method == "joint" else 5
+    assert np.array(summary["accuracy_matrix"]).shape == (tasks, tasks) and len(summary["seen_accuracy"]) == tasks
+    assert all(0 <= value <= 100 for row in summary["accuracy_matrix"] for value in row)
+    assert summary["average_accuracy"] == pytest.approx(np.mean(summary["accuracy_matrix"][-1]))
+    assert all(np.isfinite(summary[key]) for key in NUMBERS)
+    assert {"total", "student", "optimizer", "activations", "teacher", "bank"} <= set(summary["peak_memory"])
+    assert summary["seed"] == 0 and summary["versions"]["torch"] == torch.__version__
+    assert (summary["peak_memory"]["bank"] > 0) == (method == "nncsl")
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["kind"] for line in lines] == ["epoch", "task"] * tasks
+    parts = {"snn", "mem", "lin", "unlabeled_accuracy"} if method not in ("er", "finetune") else {"lin"}
+    assert parts <= set(lines[0])
+    assert ("nnd" in lines[-2]) == (method == "nncsl")
+
+
+@pytest.mark.parametrize("assignments", [
+    ["teacher_mode=model"],
+    ["teacher_mode=none"],
+    ["distillation=kd"],
+    ["distillation=feature", "teacher_mode=model"],
+    ["memory_selection=herding", "memory=10"],
+    ["unlabelled_memory=40"],
+    ["memory=0"],
+    ["memory=8"],
+    ["batchnorm=train"],
+    ["precision=bf16"],
+    ["bank_codec=int8", "bank_residency=disk"],
+    ["optimizer=lars", "lr_peak=0.4"],
+    ["class_order=[9,8,7,6,5,4,3,2,1,0]", "unlabelled_fraction=0.5"],
+])  # fmt: skip
+def test_every_switch_trains(small, make_run, assignments):
+    prepared = make_run(small("epochs=1", *assignments))
+    _, state = engine.train(prepared)
+    assert len(state.accuracy_matrix) == 5
+    size = prepared.config.memory
+    assert len(state.memory.ids) == min(size, 40)
+    assert len(state.memory.unlabeled) == prepared.config.unlabelled_memory
+    if assignments == ["memory=0"]:
+        # Nothing of an old task is left: after the last one only its own two classes are known to the head's training.
+        assert state.memory.ids.size == 0 and max(state.accuracy_matrix[-1][:3]) < 60
+
+
+def test_evaluation_changes_no_state(small, make_run):
+    prepared = make_run(small())
+    network = engine.build_network(prepared.config, prepared.source)
+    networks.set_mode(network, training=True, freeze_batchnorm=False)
+    before, random_state = networks.fingerprint(network), torch.get_rng_state()
+    first = evaluation.test_logits(network, prepared.source, prepared.config.views, torch.device("cpu"))[0]
+    again = evaluation.test_logits(network, prepared.source, prepared.config.views, torch.device("cpu"))[0]
+    assert networks.fingerprint(network) == before and torch.equal(first, again)
+    assert all(module.training for module in network.modules())
+    assert torch.equal(torch.get_rng_state(), random_state)
+
+
+def test_training_never_touches_the_test_set(small, make_run):
+    """Other test images give other accuracies and bit for bit the same network."""
+    changed = make_run(small("epochs=1", "tasks=2"), "changed")
+    changed.source.test.array[:] = 255 - changed.source.test.array
+    fingerprints = []
+    for prepared in (changed, make_run(small("epochs=1", "tasks=2"), "plain")):
+        network, state = engine.train(prepared)
+        fingerprints.append((networks.fingerprint(network), state.accuracy_matrix))
+    assert fingerprints[0][0] == fingerprints[1][0]
+    assert fingerprints[0][1] != fingerprints[1][1]
+
+
+def test_hidden_labels_do_not_reach_training(small, make_run):
+    """Wrong labels on every unlabeled image: the curve changes, the network does not."""
+    plain = make_run(small("epochs=1", "tasks=2"), "plain")
+    poisoned = make_run(small("epochs=1", "tasks=2"), "poisoned")
+    labels = poisoned.source.train_labels
+    hidden = np.setdiff1d(np.arange(len(labels)), np.concatenate([task.labeled for task in poisoned.tasks]))
+    labels[hidden] = (labels[hidden] + 3) % 10
+    networks_after = [networks.fingerprint(engine.train(prepared)[0]) for prepared in (plain, poisoned)]
+    assert networks_after[0] == networks_after[1]
+    curves = [(p.folder / "metrics.jsonl").read_text().splitlines()[0] for p in (plain, poisoned)]
+    accuracies = [json.loads(line)["unlabeled_accuracy"] for line in curves]
+    assert accuracies[0] != accuracies[1]
+
+
+def test_divergence_stops_with_the_last_good_checkpoint(small, make_run):
+    prepared = make_run(small("lr_peak=1e30", "lr_start=1e30", "epochs=2"))
+    with pytest.raises(DivergenceError, match=r"task 1, epoch 1 .*snn.*lower --set lr_peak"):
+        engine.train(prepared)
+    saved = torch.load(prepared.checkpoint_path, weights_only=True)
+    assert all(value.isfinite().all() for value in saved["network"].values())
+
+
+def test_eval_gives_the_runs_own_accuracies_and_a_second_opinion(small, tmp_path):
+    summary = run.start(small("epochs=1"), tmp_path / "run", quiet=True)
+    result = run.evaluate(tmp_path / "run")
+    assert result["linear"] == summary["accuracy_matrix"][-1]
+    assert len(result["nearest_neighbours"]) == 5 and all(0 <= v <= 100 for v in result["nearest_neighbours"])
+
+
+def test_folders_that_hold_something_are_left_alone(small, tmp_path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="not empty"):
+        run.start(small(), tmp_path)
+    with pytest.raises(ConfigError, match="can't be created"):
+        run.start(small(), tmp_path / "thesis.txt" / "below")
+
+
+def test_unknown_method_and_device(small, tmp_path):
+    with pytest.raises(ConfigError, match=r"method='nncls'.*nncsl, csl"):
+        run.start(small("method=nncls"), tmp_path / "run")
+    with pytest.raises(ConfigError, match="device='tpu'"):
+        run.find_device("tpu")

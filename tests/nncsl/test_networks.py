@@ -1,0 +1,73 @@
+import pytest
+import torch
+from torch import nn
+
+from nncsl import config, networks
+from nncsl.torchvision_compat import torchvision
+
+
+def build(preset="digits", channels=3, classes=10, **changes):
+    return networks.build(config.load(preset, [{"network": changes}]).network, channels, classes, seed=0)
+
+
+@pytest.mark.parametrize(("preset", "size"), [("cifar10", 32), ("cifar10", 18), ("imagenet100", 96)])
+def test_resnet18_shapes(preset, size):
+    network = build(preset, classes=100)
+    outputs = network(torch.randn(2, 3, size, size))
+    assert outputs.features.shape == (2, 512) and outputs.projections.shape == (2, 128)
+    assert network.head(outputs.features).shape == (2, 100)
+
+
+def test_backbone_equals_torchvisions_resnet18():
+    """The same weights give the same features: what we call ResNet-18 is one."""
+    ours, theirs = build("imagenet100"), torchvision.models.resnet18()
+    theirs.fc = nn.Identity()
+    own = [v for name, v in ours.state_dict().items() if name.startswith(("stem.", "blocks."))]
+    assert [v.shape for v in own] == [v.shape for v in theirs.state_dict().values()]
+    theirs.load_state_dict(dict(zip(theirs.state_dict(), own, strict=True)))
+    images = torch.randn(2, 3, 64, 64)
+    ours.eval(), theirs.eval()
+    assert torch.allclose(ours(images).features, theirs(images), atol=1e-4)
+
+
+def test_initialization_depends_on_the_seed_alone():
+    torch.manual_seed(123)
+    before = torch.get_rng_state()
+    first = networks.fingerprint(build())
+    torch.randn(7)
+    assert networks.fingerprint(build()) == first
+    torch.manual_seed(123)
+    build()
+    assert torch.equal(torch.get_rng_state(), before)
+    other = networks.build(config.load("digits").network, 3, 10, seed=1)
+    assert networks.fingerprint(other) != first
+
+
+def test_unseen_classes_can_not_win():
+    logits = torch.tensor([[1.0, 9.0, 2.0]])
+    seen = torch.tensor([True, False, True])
+    assert networks.mask_unseen(logits, seen).argmax().item() == 2
+    assert torch.nn.functional.cross_entropy(networks.mask_unseen(logits, seen), torch.tensor([0])).isfinite()
+
+
+def test_frozen_batchnorm_keeps_statistics_and_trains_affine():
+    network = build()
+    networks.set_mode(network, training=True, freeze_batchnorm=True)
+    before = {k: v.clone() for k, v in network.state_dict().items() if "running" in k}
+    images = torch.randn(6, 3, 8, 8)
+    together = network(images).projections
+    alone = torch.cat([network(image[None]).projections for image in images])
+    assert torch.allclose(together, alone, atol=1e-5)  # images are independent of their batch
+    together.sum().backward()
+    assert all(torch.equal(v, network.state_dict()[k]) for k, v in before.items())
+    assert network.stem[1].weight.grad.abs().sum() > 0
+    networks.set_mode(network, training=True, freeze_batchnorm=False)
+    network(images)
+    assert not all(torch.equal(v, network.state_dict()[k]) for k, v in before.items())
+
+
+def test_fingerprint_sees_every_bit():
+    network = build()
+    before = networks.fingerprint(network)
+    network.blocks[0].bn1.running_mean.view(-1)[0] += 1e-7
+    assert networks.fingerprint(network) != before

@@ -1,0 +1,75 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from nncsl import config, networks, optim
+
+
+def network():
+    return networks.build(config.load("digits").network, channels=1, num_classes=10, seed=0)
+
+
+def test_exclusions_and_the_heads_own_rate():
+    """Weights adapt and decay; biases and all normalization parameters, the shortcut's too, do neither."""
+    net, c = network(), config.load("cifar10")
+    names = {id(p): name for name, p in net.named_parameters()}
+    norms = {
+        f"{n}.{k}"
+        for n, m in net.named_modules()
+        if isinstance(m, nn.modules.batchnorm._BatchNorm)
+        for k in ("weight", "bias")
+    }
+    seen = set()
+    for group in optim.build(net, c).param_groups:
+        for p in group["params"]:
+            name = names[id(p)]
+            seen.add(name)
+            plain = name in norms or name.endswith("bias")
+            assert (group["trust"] == 0 and group["weight_decay"] == 0) if plain else group["trust"] == 0.001, name
+            assert plain or group["weight_decay"] == 1e-5
+            assert group["peak"] == (c.head_lr if name.startswith("head.") else c.lr_peak)
+    assert seen == set(names.values()) and any("shortcut" in name for name in norms)
+
+
+def test_lars_step_by_hand():
+    w = nn.Parameter(torch.tensor([[3.0, 4.0]]))
+    optimizer = optim.Lars([{"params": [w], "trust": 0.001, "weight_decay": 0.1, "lr": 2.0}], momentum=0.9)
+    velocity, expected = torch.zeros(1, 2), w.detach().clone()
+    for gradient in ([[1.0, 0.0]], [[0.0, 2.0]]):
+        g = torch.tensor(gradient)
+        w.grad = g.clone()
+        optimizer.step()
+        ratio = 0.001 * expected.norm() / (g.norm() + 0.1 * expected.norm() + 1e-8)
+        velocity = 0.9 * velocity + ratio * (g + 0.1 * expected)
+        expected = expected - 2.0 * velocity
+        assert torch.allclose(w, expected, atol=1e-6)
+
+
+def test_without_trust_it_is_torchs_sgd():
+    torch.manual_seed(0)
+    ours, theirs = nn.Parameter(torch.randn(5, 3)), nn.Parameter(torch.zeros(5, 3))
+    theirs.data.copy_(ours.data)
+    a = optim.Lars([{"params": [ours], "weight_decay": 0.01, "lr": 0.1}], momentum=0.9)
+    b = torch.optim.SGD([theirs], lr=0.1, momentum=0.9, weight_decay=0.01)
+    for _ in range(5):
+        ours.grad = torch.randn(5, 3)
+        theirs.grad = ours.grad.clone()
+        a.step()
+        b.step()
+    assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+def test_schedule_of_the_cifar10_preset():
+    c = config.load("cifar10")
+    optimizer = optim.build(network(), c)
+    rates = [optim.set_learning_rate(optimizer, c, step, 19) for step in range(250 * 19)]
+    assert rates[0] == pytest.approx(0.08) and rates[190] == pytest.approx(0.4)
+    assert rates[95] == pytest.approx(0.24)
+    middle = 190 + (250 * 19 - 190) // 2
+    assert rates[middle] == pytest.approx(0.032 + 0.368 * 0.5 * (1 + math.cos(math.pi * 0.5)), abs=1e-3)
+    assert rates[-1] == pytest.approx(0.032, abs=1e-4)
+    assert all(a <= b for a, b in zip(rates[:190], rates[1:191], strict=True))
+    optim.set_learning_rate(optimizer, c, 190, 19)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.4, 0.4, 0.12, 0.12])

@@ -1,0 +1,143 @@
+"""A run survives everything: kill -9 at any moment, Ctrl-C, SIGTERM; and ends as if nothing had happened."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import yaml
+
+from nncsl import config, run
+from nncsl.checkpoint import CheckpointError
+from nncsl.errors import ConfigError
+
+SMALL = ["epochs=3", "network.width=8", "network.hidden=16", "bank_views=2"]
+TIMES = {"seconds", "images_per_second", "peak_memory"}
+
+
+def command(folder, *assignments):
+    settings = [part for a in (*SMALL, *assignments) for part in ("--set", a)]
+    return [sys.executable, "-m", "nncsl.cli", "train", "--quiet", "--out", str(folder), *settings]
+
+
+def resume(folder):
+    return [sys.executable, "-m", "nncsl.cli", "train", "--quiet", "--resume", str(folder)]
+
+
+def metrics(folder):
+    """Everything that is measured, without times and memory."""
+    summary = json.loads((folder / "summary.json").read_text())
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    kept = [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
+    return {k: v for k, v in summary.items() if k not in TIMES}, kept
+
+
+@pytest.fixture(scope="module")
+def environment():
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize("assignments", [[], ["teacher_mode=model"], ["bank_refresh_epochs=1", "tasks=2"]])
+def test_killed_ten_times_it_ends_bit_for_bit_the_same(tmp_path, environment, assignments):
+    """The last setting is killed less often: it is there for the refreshed pools."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    started = time.monotonic()
+    subprocess.run(command(whole, *assignments), env=environment, check=True, capture_output=True)
+    duration = time.monotonic() - started
+    moments = random.Random(0)
+    kills = 0
+    wanted = 10 if not assignments else 3
+    while not (broken / "summary.json").exists():
+        starting = not (broken / "checkpoint" / "state.pt").exists()
+        if starting and broken.exists():
+            subprocess.run(["rm", "-r", str(broken)], check=True)
+        process = subprocess.Popen(
+            command(broken, *assignments) if starting else resume(broken),
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            # Start-up takes a few seconds; each life then lasts a random part of what a whole run would.
+            process.wait(timeout=moments.uniform(0.35, 0.6) * duration if kills < wanted else None)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            kills += 1
+        code = process.wait()
+        assert code in (0, -signal.SIGKILL), process.stderr.read().decode()
+        process.stderr.close()
+    assert kills >= min(wanted, 2)
+    assert metrics(broken) == metrics(whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop_it_saves_the_very_step_and_goes_on_from_there(tmp_path, environment, number):
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        command(folder, "epochs=40"), env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    while not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").read_text():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"continue with: nncsl train --resume {folder}" in error.decode()
+    state = torch.load(folder / "checkpoint" / "state.pt", weights_only=True)["state"]
+    assert state["epoch"] >= 1 and state["task"] == 0
+    resumed = subprocess.Popen(
+        resume(folder), env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert "(resumed)" in resumed.stdout.readline()
+    resumed.kill()
+    resumed.communicate()
+
+
+def test_resume_refuses_what_does_not_fit(tmp_path, environment):
+    folder = tmp_path / "run"
+    with pytest.raises(ConfigError, match="is not a run"):
+        run.resume(folder, [])
+    loaded = config.load("digits", [{"epochs": 1, "tasks": 2, "bank_views": 2}])
+    run.start(loaded, folder, quiet=True)
+    assert run.resume(folder, []) == json.loads((folder / "summary.json").read_text())
+    with pytest.raises(ConfigError, match=r"tau is 0\.1 there, 0\.2 was asked for"):
+        run.resume(folder, [{"tau": 0.2}])
+    (folder / "summary.json").unlink()
+    path = folder / "checkpoint" / "state.pt"
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(CheckpointError, match="can't be read"):
+        run.resume(folder, [])
+    path.unlink()
+    with pytest.raises(CheckpointError, match="nothing was saved yet"):
+        run.resume(folder, [])
+
+
+def test_a_checkpoint_can_not_execute_code(tmp_path):
+    import pickle
+
+    class Attack:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "owned"), "w"))
+
+    folder = tmp_path / "run"
+    (folder / "checkpoint").mkdir(parents=True)
+    (folder / "config.yaml").write_text(config.dump(config.load("digits")))
+    torch.save({"format": 1, "state": Attack()}, folder / "checkpoint" / "state.pt", pickle_module=pickle)
+    with pytest.raises(CheckpointError):
+        run.resume(folder, [])
+    assert not (tmp_path / "owned").exists()
+
+
+def test_the_run_records_its_configuration_and_split(tmp_path):
+    folder = tmp_path / "run"
+    loaded = config.load("digits", [{"epochs": 1, "tasks": 1}])
+    run.start(loaded, folder, quiet=True)
+    assert yaml.safe_load((folder / "config.yaml").read_text())["tasks"] == 1
+    split = json.loads((folder / "tasks.json").read_text())
+    assert len(split["tasks"][0]["labeled"]) == 40 and split["dataset"] == "digits"

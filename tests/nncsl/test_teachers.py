@@ -1,0 +1,211 @@
+"""The bank stands in for the teacher network: same answers, same losses, same gradients, and no second network."""
+
+import copy
+import gc
+
+import numpy as np
+import pytest
+import torch
+
+from featurebank import FeatureBank
+from nncsl import engine, methods, networks, optim, teachers
+from nncsl.data.batches import Batches, Pool
+from nncsl.data.tasks import Stream
+from nncsl.interruption import Interruption
+from nncsl.memory import Memory
+from nncsl.methods.base import Classes
+from nncsl.networks import Network
+from nncsl.state import RunState
+from nncsl.teaching import Teaching
+
+
+class SecondTask:
+    """Digits at the start of task 2: a network that knows task 1, a memory of it, and both kinds of teacher."""
+
+    def __init__(self, loaded, make_run, name="run"):
+        self.config, self.run = loaded, make_run(loaded, name)
+        self.stream = Stream(self.run.source, self.run.tasks)
+        first, second = self.run.tasks[:2]
+        self.state = RunState(task=1, memory=Memory(first.labeled, self.run.source.train_labels[first.labeled]))
+        self.task = self.stream.begin(1, self.state.memory.ids, self.state.memory.unlabeled)
+        self.classes = Classes(second.classes, first.classes, 10)
+        self.network = engine.build_network(loaded, self.run.source).to(self.run.device)
+        with torch.no_grad():  # statistics of real images, as after a first task
+            self.network.train()
+            batches = Batches(first, Memory(), _started(Stream(self.run.source, self.run.tasks)), loaded)
+            views = engine.view_renderer(self.run, _started(Stream(self.run.source, self.run.tasks)), 0)
+            for step in range(batches.steps_per_epoch):
+                self.network(views(batches.draw(0, step, Pool()).large))
+        networks.set_mode(self.network, training=True, freeze_batchnorm=loaded.batchnorm != "train")
+        self.views = engine.view_renderer(self.run, self.stream, 1)
+        self.batches = Batches(self.task, self.state.memory, self.stream, loaded)
+        self.method = methods.find(loaded.method)
+
+    def teaching(self):
+        c, r = self.config, self.run
+        return Teaching(c, r.source, self.network, r.folder, r.device, r.reporter, Interruption(), distills=True)
+
+    def losses(self, network, teacher, epoch, step, pool):
+        batch = self.batches.draw(epoch, step, pool)
+        pixels = teachers.Pixels(self.views(batch.large), self.views(batch.small), self.views(batch.supports))
+        share = self.method.backbone_share(self.config)
+        student = engine.embed(network, pixels, batch, self.classes, share)
+        targets = teacher.targets(batch, pixels)
+        return self.method.losses(student, batch, targets, self.classes, self.config)
+
+
+def nnd_gradient(scene, teacher, pool):
+    """The largest entry of L_NND's gradient at the task's first step."""
+    scene.network.zero_grad()
+    scene.losses(scene.network, teacher, 0, 0, pool).parts["nnd"].backward()
+    return max(p.grad.abs().max().item() for p in scene.network.parameters() if p.grad is not None)
+
+
+def _started(stream):
+    stream.begin(0, np.zeros(0, np.int64), np.zeros(0, np.int64))
+    return stream
+
+
+def train_both(scene, codec_bound):
+    """A whole task twice, from the bank and from a copied network; every loss and gradient is compared."""
+    teaching = scene.teaching()
+    bank_teacher = teaching.begin(scene.state, scene.task, scene.views, None)
+    assert isinstance(bank_teacher, teachers.BankTeacher)
+    pool, _ = teaching.pool(0, bank_teacher)
+    sides = []
+    for teacher in (bank_teacher, teachers.ModelTeacher(scene.network, teaching._answer)):
+        network = copy.deepcopy(scene.network)
+        sides.append((network, teacher, optim.build(network, scene.config)))
+    steps, worst = scene.batches.steps_per_epoch, 0.0
+    for epoch in range(scene.config.epochs):
+        for step in range(steps):
+            both = []
+            for network, teacher, optimizer in sides:
+                optim.set_learning_rate(optimizer, scene.config, epoch * steps + step, steps)
+                losses = scene.losses(network, teacher, epoch, step, pool)
+                optimizer.zero_grad()
+                losses.total.backward()
+                gradient = torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
+                both.append((losses, gradient))
+                optimizer.step()
+            (a, ga), (b, gb) = both
+            for name in a.parts:
+                assert a.parts[name].item() == pytest.approx(b.parts[name].item(), rel=codec_bound, abs=codec_bound)
+            worst = max(worst, ((ga - gb).norm() / gb.norm()).item())
+    teaching.close()
+    return worst
+
+
+@pytest.mark.parametrize(
+    ("codec", "loss_bound", "gradient_bound"), [("fp32", 1e-5, 1e-4), ("fp16", 1e-3, 1e-2), ("int8", 1e-2, 0.1)]
+)
+def test_features_and_model_train_alike_over_a_whole_task(small, make_run, codec, loss_bound, gradient_bound):
+    scene = SecondTask(small("epochs=3", f"bank_codec={codec}"), make_run)
+    assert train_both(scene, loss_bound) < gradient_bound
+
+
+@pytest.mark.parametrize("distillation", ["kd", "feature"])
+def test_other_distillations_also_run_from_stored_answers(small, make_run, distillation):
+    scene = SecondTask(small("bank_codec=fp32", f"distillation={distillation}"), make_run)
+    assert train_both(scene, 1e-5) < 1e-4
+
+
+@pytest.mark.parametrize("mode", ["features", "model"])
+def test_with_frozen_batchnorm_distillation_starts_with_gradient_zero(small, make_run, mode):
+    """The student is the teacher at the first step, so the loss is the teacher's entropy: a minimum."""
+    scene = SecondTask(small("bank_codec=fp32", f"teacher_mode={mode}"), make_run)
+    teaching = scene.teaching()
+    teacher = teaching.begin(scene.state, scene.task, scene.views, None)
+    pool, _ = teaching.pool(0, teacher)
+    at_first = nnd_gradient(scene, teacher, pool)
+    with torch.no_grad():
+        for p in scene.network.projector.parameters():
+            p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
+    assert at_first < 1e-7
+    assert nnd_gradient(scene, teacher, pool) > 1e3 * at_first  # and it is not zero for want of a signal
+    teaching.close()
+
+
+def test_training_batchnorm_moves_the_student_away_from_its_teacher(small, make_run):
+    scene = SecondTask(small("bank_codec=fp32", "batchnorm=train"), make_run)
+    teaching = scene.teaching()
+    teacher = teaching.begin(scene.state, scene.task, scene.views, None)
+    assert nnd_gradient(scene, teacher, teaching.pool(0, teacher)[0]) > 1e-3
+    teaching.close()
+
+
+@pytest.mark.parametrize(("mode", "alive"), [("features", 1), ("model", 2), ("none", 1)])
+def test_how_many_networks_are_alive_while_a_task_trains(small, make_run, monkeypatch, mode, alive):
+    """Counted where the losses are computed: every Network object that the interpreter can still reach."""
+    run = make_run(small(f"teacher_mode={mode}", "epochs=1"))
+    counts = []
+    losses = methods.METHODS["nncsl"].losses
+
+    def counting(self, *arguments):
+        gc.collect()
+        found = [o for o in gc.get_objects() if isinstance(o, Network)]
+        counts.append(sum(sum(p.numel() for p in o.parameters()) for o in found))
+        return losses(self, *arguments)
+
+    gc.collect()
+    before = sum(sum(p.numel() for p in o.parameters()) for o in gc.get_objects() if isinstance(o, Network))
+    monkeypatch.setattr(methods.METHODS["nncsl"], "losses", counting)
+    network, _ = engine.train(run)
+    size = sum(p.numel() for p in network.parameters())
+    assert counts[0] - before == size  # the first task has no teacher
+    assert counts[-1] - before == alive * size
+
+
+def test_each_task_has_its_own_generation_and_only_the_last_is_kept(small, make_run, monkeypatch):
+    run = make_run(small("epochs=1"))
+    seen = []
+    targets = teachers.BankTeacher.targets
+
+    def noting(self, batch, pixels):
+        manifest = self._bank.manifest
+        seen.append((manifest.task, manifest.generation, manifest.teacher, len(self._bank.generations)))
+        return targets(self, batch, pixels)
+
+    monkeypatch.setattr(teachers.BankTeacher, "targets", noting)
+    engine.train(run)
+    by_task = {task: {entry[1:3] for entry in seen if entry[0] == task} for task, *_ in seen}
+    assert sorted(by_task) == [1, 2, 3, 4]
+    assert all(len(entries) == 1 for entries in by_task.values())  # one generation, one teacher per task
+    assert len({next(iter(entries)) for entries in by_task.values()}) == 4
+    assert {entry[3] for entry in seen} == {1}  # older generations are gone while a task trains
+    with FeatureBank.open(run.folder / "bank") as bank:
+        last = run.tasks[-1]
+        keys = bank.keys("unlabeled")[0]
+        assert set(keys.tolist()) == set(last.unlabeled.tolist())
+
+
+def test_refreshed_pools_come_from_the_old_teacher(small, make_run, monkeypatch):
+    """Every second epoch a new pool is swept with the teacher's weights from disk; the student is unharmed."""
+    run = make_run(small("epochs=4", "bank_refresh_epochs=2", "tasks=2", "labels=2/class", "memory=10"))
+    seen = []
+    sweep = teachers.sweep
+
+    def noting(bank, network, *arguments, **options):
+        seen.append((networks.fingerprint(network), options["pool"]))
+        return sweep(bank, network, *arguments, **options)
+
+    monkeypatch.setattr(teachers, "sweep", noting)
+    engine.train(run)
+    assert [pool for _, pool in seen] == [Pool(2, 0), Pool(2, 2)]
+    assert seen[0][0] == seen[1][0]
+
+
+def test_sweep_leaves_the_network_as_it_was(small, make_run):
+    scene = SecondTask(small(), make_run)
+    modes = [m.training for m in scene.network.modules()]
+    before = networks.fingerprint(scene.network)
+    scene.teaching().begin(scene.state, scene.task, scene.views, None)
+    assert networks.fingerprint(scene.network) == before
+    assert [m.training for m in scene.network.modules()] == modes
+
+
+def test_no_memory_means_no_teacher(small, make_run):
+    """Without old supports there is nothing to distill, and nothing of the old task is stored."""
+    run = make_run(small("memory=0", "epochs=1", "tasks=2"))
+    engine.train(run)
+    assert not (run.folder / "bank").exists()
