@@ -16,6 +16,8 @@ from torch import Tensor
 
 _BITS = 16
 _ONE = float(1 << _BITS)
+# Rounding moves the sum of the weights by at most half a unit per tap, and 255 times that sum must stay below 2^24.
+_MAX_SCALE = 128
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ def triangle_taps(
     """
     scale = length / size if scale is None else scale
     reach = np.maximum(scale, 1.0)[:, None]
+    if (reach > _MAX_SCALE).any():
+        raise ValueError(f"cannot shrink {length[reach.argmax()]} pixels to {size}: at most {_MAX_SCALE} to one")
     center = (np.arange(size) + np.reshape(offset, (-1, 1)) + 0.5) * scale[:, None]
     count = np.minimum(np.floor(2 * reach).astype(np.int64) + 2, length[:, None])
     first = np.floor(center - reach + 0.5).astype(np.int64)

@@ -33,7 +33,7 @@ def words(key: int, ids: np.ndarray, slots: np.ndarray | int = 0, *, draws: int)
     blocks = np.arange(-(-draws // 4), dtype=np.uint64)[None, :]
     shape = (ids.shape[0], blocks.shape[1])
     counter = [np.broadcast_to(part, shape) for part in (ids & _LOW, ids >> _SHIFT, slots & _LOW, blocks)]
-    return np.stack(_philox(key, counter), axis=-1).reshape(shape[0], -1)[:, :draws]
+    return np.stack(_philox(key, counter), axis=-1).reshape(shape[0], 4 * shape[1])[:, :draws]
 
 
 def uniforms(key: int, ids: np.ndarray, slots: np.ndarray | int = 0, *, draws: int) -> np.ndarray:
