@@ -158,15 +158,16 @@ def test_weights_shared_by_outputs_sum_to_one():
 
 
 def test_halves_of_the_weights_fit_into_bfloat16():
-    taps = crops.triangle_taps(np.array([0, 3]), np.array([29, 200]), 18)
-    assert taps.weights.max() <= 2**16 and (taps.weights == np.rint(taps.weights)).all()
-    seen = []
-    crops_keeps, crops._keeps_float32 = crops._keeps_float32, lambda device: False
+    weights = torch.arange(2**16 + 1).float()
+    torch.set_float32_matmul_precision("medium")
     try:
-        crops._exact_sums(torch.from_numpy(taps.weights), lambda half: seen.append(half) or half.clone())
+        upper, lower = crops._halves(weights)
     finally:
-        crops._keeps_float32 = crops_keeps
-    assert len(seen) == 2 and all(torch.equal(half, half.bfloat16().float()) for half in seen)
+        torch.set_float32_matmul_precision("highest")
+    for half in (upper, lower):
+        assert torch.equal(half, half.bfloat16().float())
+    assert torch.equal(crops._joined([upper, lower]), weights)
+    assert len(crops._halves(weights)) == 1
 
 
 @pytest.mark.parametrize("device", DEVICES)
