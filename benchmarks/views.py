@@ -11,8 +11,9 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,29 +155,29 @@ def recipe(name: str, images: np.ndarray, repeats: int) -> Row:
 def breakdown(name: str, kind: str, images: np.ndarray, repeats: int) -> list[Row]:
     """Microseconds per view of the parts of ours, each measured alone on one chunk that the renderer would take."""
     policy, device = POLICIES[name], torch.device("cpu")
-    size, key = policy.crop(kind).size, {"seed": 0, "task": 0, "sizes": images.shape[1:3]}
+    size = policy.crop(kind).size
     n = next(views._chunks(images, size, device)).stop
     images, ids, slots = images[:n], np.arange(n), np.zeros(n, dtype=np.int64)
-    drawn = draw(policy, kind, ids=ids, slots=slots, **key)
+    parameters = partial(draw, policy, kind, seed=0, task=0, ids=ids, slots=slots, sizes=images.shape[1:3])
+    drawn = parameters()
     levels = views._crop(images, drawn, size, device)
 
     def taps() -> tuple[crops.Taps, crops.Taps]:
         columns = crops.triangle_taps(drawn.left, drawn.width, size).reversed(drawn.flip)
         return crops.triangle_taps(drawn.top, drawn.height, size), columns
 
-    def jitter_alone(wanted: int) -> None:
+    def jitter_alone(jitter: str) -> None:
         chosen = np.flatnonzero(drawn.jitter)
-        rows = levels[torch.from_numpy(chosen)]
-        factor = torch.from_numpy(getattr(drawn, colors.JITTERS[wanted])[chosen]).float().view(-1, 1, 1, 1)
-        getattr(colors, colors.JITTERS[wanted])(rows, factor)
+        factor = torch.from_numpy(getattr(drawn, jitter)[chosen]).float().view(-1, 1, 1, 1)
+        getattr(colors, jitter)(levels[torch.from_numpy(chosen)], factor)
 
     rows, columns = taps()
     sigma = drawn.blur
     parts: dict[str, Callable[[], object]] = {
-        "draw parameters": lambda: draw(policy, kind, ids=ids, slots=slots, **key),
+        "draw parameters": parameters,
         "resize weights": taps,
         "crop, flip, resize": lambda: crops.resample(images, rows, columns, device),
-        **{name: lambda wanted=wanted: jitter_alone(wanted) for wanted, name in enumerate(colors.JITTERS)},
+        **{jitter: partial(jitter_alone, jitter) for jitter in colors.JITTERS},
         "all color steps": lambda: views._recolor(levels.clone(), drawn),
         "normalize": lambda: views._normalize(levels.clone(), policy),
         "render": lambda: render(images, drawn, policy, kind),
@@ -223,16 +224,21 @@ def operations(images: np.ndarray, repeats: int) -> list[Row]:
     ]
     rows = []
     for name, ours, library in cases:
-        sides = [
+        sides: list[Callable[[], object]] = [
             ours,
-            lambda library=library: library(batch),
-            lambda library=library: [library(image) for image in batch],
-            lambda library=library: [library(image) for image in pillow],
+            partial(library, batch),
+            partial(one_by_one, library, batch),
+            partial(one_by_one, library, pillow),
         ]
         medians = [statistics.median(side) / n * 1e6 for side in in_turns(sides, max(3, repeats // 3))]
         labels = ("ours", "one factor for all", "tensors one by one", "pillow one by one")
         rows.append({"operation": name} | dict(zip(labels, medians, strict=True)))
     return rows
+
+
+def one_by_one(operation: Callable[[Any], object], images: Iterable[Any]) -> None:
+    for image in images:
+        operation(image)
 
 
 def in_turns(sides: list[Callable[[], object]], repeats: int) -> list[list[float]]:
@@ -282,18 +288,11 @@ def show(report: Row) -> None:
         single.add_row(row["operation"], *(f"{row[name]:.1f}" for name in names))
     for table in (recipes, parts, single):
         console.print(table)
-    for recipe_name in POLICIES:
-        longest = max(
-            (
-                row
-                for row in report["breakdown"]
-                if row["recipe"] == recipe_name
-                and row["kind"] == "large"
-                and row["part"] not in ("render", "all color steps")
-            ),
-            key=lambda row: row["us_per_view"],
-        )
-        console.print(f"{recipe_name}: the largest single part of a large view is {longest['part']}.")
+    for row in report["breakdown"]:
+        if row["part"] in ("crop, flip, resize", "all color steps") and row["share_of_render"] > 0.4:
+            console.print(
+                f"{row['recipe']}, {row['kind']} views: limited by {row['part']}, {row['share_of_render']:.0%}"
+            )
 
 
 if __name__ == "__main__":

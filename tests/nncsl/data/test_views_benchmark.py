@@ -31,5 +31,5 @@ def test_small_images_come_from_cifar_where_it_is(tmp_path):
     images, source = small_images(3, tmp_path)
     assert source == "3 images of CIFAR-10" and images.shape == (3, 32, 32, 3)
     assert images[1, 0, 5].tolist() == [pixels[5], pixels[1024 + 5], pixels[2048 + 5]]
-    with pytest.raises(SystemExit, match="data_batch_1.bin"):
+    with pytest.raises(SystemExit, match="cifar-10-batches-bin"):
         main(["--data-dir", str(tmp_path / "elsewhere")])

@@ -6,27 +6,12 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits, load_sample_images
 
+from benchmarks.views import POLICIES
 from nncsl.data.views import Crop, ViewPolicy
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
-CIFAR = ViewPolicy(
-    large=Crop(2, 32, (0.75, 1.0)),
-    small=Crop(2, 18, (0.3, 0.75)),
-    mean=(0.4914, 0.4822, 0.4465),
-    std=(0.247, 0.2435, 0.2616),
-)
-IMAGENET = ViewPolicy(
-    large=Crop(2, 224, (0.14, 1.0)),
-    small=Crop(2, 96, (0.05, 0.14)),
-    color=1.0,
-    solarize=0.0,
-    equalize=0.0,
-    gray=0.2,
-    blur=0.5,
-    mean=(0.485, 0.456, 0.406),
-    std=(0.229, 0.224, 0.225),
-)
+CIFAR, IMAGENET = POLICIES["cifar"], POLICIES["imagenet"]
 DIGITS = ViewPolicy(
     large=Crop(2, 8, (0.6, 1.0)),
     small=Crop(2, 6, (0.3, 0.6)),
