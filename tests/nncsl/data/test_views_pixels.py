@@ -157,6 +157,18 @@ def test_weights_shared_by_outputs_sum_to_one():
         assert torch.equal(views, torch.full_like(views, level) / 255)
 
 
+def test_weighted_sums_are_integers_that_float32_holds():
+    """The invariant behind all bit-identity: then no order of additions can round."""
+    lengths = np.array([1, 2, 7, 18, 27, 32, 97, 341, 1000, 2304])
+    sets = [crops.triangle_taps(np.arange(10), lengths, size) for size in (18, 32, 96, 224)]
+    sets.append(crops.gaussian_taps(np.linspace(0.1, 2.0, 50), 32))
+    for taps in sets:
+        assert (taps.weights == np.rint(taps.weights)).all() and (taps.weights >= 0).all()
+        sums = taps.weights.astype(np.int64).sum(axis=-1)
+        assert 255 * sums.max() + 2**15 < 2**24  # with the half that rounding adds
+        assert np.abs(sums - 2**16).max() <= max(2, taps.weights.shape[-1] / 2)
+
+
 def test_halves_of_the_weights_fit_into_bfloat16():
     weights = torch.arange(2**16 + 1).float()
     torch.set_float32_matmul_precision("medium")
