@@ -7,7 +7,7 @@ still return the same bits: this is what makes a view independent of the batch i
 Pillow (antialiased triangle filter, columns first, rounded to 8 bits after each pass), whose weights have 22 bits.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,12 @@ from torch import Tensor
 
 _BITS = 16
 _ONE = float(1 << _BITS)
+# Rounding moves the sum of the weights by at most half a unit per tap, and 255 times that sum must stay below 2^24.
+_MAX_SCALE = 128
+# Outputs per matrix product.
+_BLOCK = 112
+# On a CPU, the largest window of pixels that a batch of crops shares: with larger images each takes its own.
+_SHARED_WINDOW = 64 * 64
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,13 @@ class Taps:
         """First input that any output needs, and the one after the last."""
         last = ((self.weights > 0) * np.arange(1, self.weights.shape[-1] + 1)).max(axis=-1)
         return int(self.first.min()), int((self.first + last).max())
+
+    def __getitem__(self, rows: slice) -> "Taps":
+        return Taps(self.first[rows], self.weights[rows])
+
+    def shifted(self, start: int) -> "Taps":
+        """The same on inputs of which the first `start` were cut off."""
+        return Taps(self.first - start, self.weights)
 
     def reversed(self, rows: np.ndarray) -> "Taps":
         """The same with the outputs in reverse order in the given rows (bool [n]): a flip."""
@@ -53,6 +66,8 @@ def triangle_taps(
     """
     scale = length / size if scale is None else scale
     reach = np.maximum(scale, 1.0)[:, None]
+    if (reach > _MAX_SCALE).any():
+        raise ValueError(f"cannot shrink {length[reach.argmax()]} pixels to {size}: at most {_MAX_SCALE} to one")
     center = (np.arange(size) + np.reshape(offset, (-1, 1)) + 0.5) * scale[:, None]
     count = np.minimum(np.floor(2 * reach).astype(np.int64) + 2, length[:, None])
     first = np.floor(center - reach + 0.5).astype(np.int64)
@@ -63,6 +78,22 @@ def triangle_taps(
     return Taps(first + start[:, None], _to_integers(weights))
 
 
+def gaussian_taps(sigma: np.ndarray, size: int) -> Taps:
+    """Taps that blur an axis of `size` pixels, mirrored at its ends, by a Gaussian cut at four sigma; sigma [n] > 0."""
+    width = sigma[:, None]
+    radius = min(int(np.ceil(4.0 * width.max())), size - 1)
+    steps = np.arange(-radius, radius + 1)
+    kernel = _to_integers(np.exp(-0.5 * np.square(steps / width)) * (np.abs(steps) <= 4.0 * width))
+    output = np.arange(size)
+    count = min(2 * radius + 1, size)
+    first = np.clip(output - radius, 0, size - count)
+    weights = np.zeros((len(sigma), size, count), dtype=np.float32)
+    for tap, step in enumerate(steps):
+        mirrored = size - 1 - np.abs(size - 1 - np.abs(output + step))
+        weights[:, output, mirrored - first] += kernel[:, tap, None]
+    return Taps(np.broadcast_to(first, (len(sigma), size)), weights)
+
+
 def resample(images: Tensor | np.ndarray, rows: Taps, columns: Taps, device: torch.device) -> Tensor:
     """uint8 images [n, H, W, C] -> integer levels in float32 [n, C, rows' outputs, columns' outputs] on `device`.
 
@@ -70,60 +101,69 @@ def resample(images: Tensor | np.ndarray, rows: Taps, columns: Taps, device: tor
     """
     top, bottom = rows.span()
     left, right = columns.span()
+    if device.type == "cpu" and len(images) > 1 and (bottom - top) * (right - left) > _SHARED_WINDOW:
+        singles = [slice(i, i + 1) for i in range(len(images))]
+        return torch.cat([resample(images[i], rows[i], columns[i], device) for i in singles])
     window = images[:, top:bottom, left:right]
     window = window if isinstance(window, Tensor) else torch.tensor(window)
     pixels = window.to(device).permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
-    return _product(pixels, _matrices(rows, top, bottom, device), _matrices(columns, left, right, device))
+    return _weighted_sums(pixels, rows.shifted(top), columns.shifted(left))
 
 
 def blur(levels: Tensor, sigma: np.ndarray) -> Tensor:
-    """Gaussian blur of levels [n, C, size, size], cut at four sigma and mirrored at the borders; sigma [n] > 0."""
-    size = levels.shape[-1]
-    width = sigma[:, None]
-    radius = min(int(np.ceil(4.0 * width.max())), size - 1)
-    steps = np.arange(-radius, radius + 1)
-    weights = _to_integers(np.exp(-0.5 * np.square(steps / width)) * (np.abs(steps) <= 4.0 * width))
-    matrices = np.zeros((len(width), size, size), dtype=np.float32)
-    output = np.arange(size)
-    for tap, step in enumerate(steps):
-        matrices[:, output, size - 1 - np.abs(size - 1 - np.abs(output + step))] += weights[:, tap, None]
-    matrix = torch.from_numpy(matrices).to(levels.device)
-    return _product(levels, matrix, matrix)
+    """Gaussian blur of levels [n, C, size, size]; sigma [n] > 0 in pixels."""
+    taps = gaussian_taps(sigma, levels.shape[-1])
+    return _weighted_sums(levels, taps, taps)
 
 
-def _matrices(taps: Taps, start: int, stop: int, device: torch.device) -> Tensor:
-    """Dense [n, out, stop - start]: column j weighs input start + j."""
-    n, size, count = taps.weights.shape
-    # Taps past the end weigh nothing, but need a place: the matrix is built wider, then cut.
-    extent = stop - start + count
-    dense = torch.zeros(n * size * extent, dtype=torch.float32, device=device)
-    index = torch.from_numpy((np.arange(n * size) * extent - start).reshape(n, size) + taps.first).to(device)
-    dense[(index[:, :, None] + torch.arange(count, device=device)).flatten()] = (
-        torch.from_numpy(taps.weights).to(device).flatten()
-    )
-    return dense.view(n, size, extent)[:, :, : stop - start]
-
-
-def _product(pixels: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """[n, C, H, W] -> [n, C, out, out] for rows [n, out, H] and columns [n, out, W]; columns first."""
-    n, channels, height, width = pixels.shape
+def _weighted_sums(pixels: Tensor, rows: Taps, columns: Taps) -> Tensor:
+    """Both passes over integer levels [n, C, H, W]: columns first, each rounded to levels."""
+    n, channels, height, _ = pixels.shape
     # Without autocast, which would hand back sums of half the bits.
     with torch.autocast(pixels.device.type, enabled=False):
-        columns = columns.transpose(1, 2)
-        narrow = _exact_sums(columns, lambda weights: torch.bmm(pixels.reshape(n, channels * height, width), weights))
-        narrow = _to_levels(narrow).view(n, channels, height, -1)
-        return _to_levels(_exact_sums(rows[:, None], lambda weights: torch.matmul(weights, narrow)))
+        narrow = []
+        for weights, start, stop in _blocks(columns, pixels.device):
+            window = pixels[..., start:stop].reshape(n, channels * height, stop - start)
+            narrow.append(_joined([window @ half.transpose(1, 2) for half in _halves(weights)]))
+        levels = _to_levels(torch.cat(narrow, dim=2)).view(n, channels, height, -1)
+        low = []
+        for weights, start, stop in _blocks(rows, pixels.device):
+            low.append(_joined([half[:, None] @ levels[:, :, start:stop] for half in _halves(weights)]))
+        return _to_levels(torch.cat(low, dim=2))
 
 
-def _exact_sums(weights: Tensor, multiply: Callable[[Tensor], Tensor]) -> Tensor:
-    """multiply(weights), as exact where the hardware may round the factors of a product to bfloat16 or TF32.
+def _blocks(taps: Taps, device: torch.device) -> Iterator[tuple[Tensor, int, int]]:
+    """Dense matrices [n, outputs of the block, stop - start], each with the range of inputs [start, stop) it weighs.
 
-    Both keep 8 bits or more, as many as a pixel has: there, upper and lower half of each weight are multiplied apart.
+    The matrix of a whole axis is a narrow band; blocks of outputs leave most of its zeros out.
+    """
+    for at in range(0, taps.first.shape[1], _BLOCK):
+        block = Taps(taps.first[:, at : at + _BLOCK], taps.weights[:, at : at + _BLOCK])
+        start, stop = block.span()
+        n, size, count = block.weights.shape
+        # Taps past the end weigh nothing, but need a place: the matrix is built wider, then cut.
+        extent = stop - start + count
+        dense = torch.zeros(n * size * extent, dtype=torch.float32, device=device)
+        index = (np.arange(n * size) * extent - start).reshape(n, size) + block.first
+        index = (torch.from_numpy(index).to(device)[:, :, None] + torch.arange(count, device=device)).flatten()
+        dense[index] = torch.from_numpy(np.ascontiguousarray(block.weights)).to(device).flatten()
+        yield dense.view(n, size, extent)[:, :, : stop - start], start, stop
+
+
+def _halves(weights: Tensor) -> list[Tensor]:
+    """The weights, in upper and lower bytes where a product may round its factors to bfloat16 or TF32.
+
+    Both formats hold a byte exactly, and pixels are bytes already, so that the sums stay exact on such hardware.
     """
     if _keeps_float32(weights.device):
-        return multiply(weights)
+        return [weights]
     upper = weights.mul(1 / 256).floor_()
-    return multiply(upper).mul_(256).add_(multiply(weights - upper * 256))
+    return [upper, weights - upper * 256]
+
+
+def _joined(sums: list[Tensor]) -> Tensor:
+    """One sum from those of the halves."""
+    return sums[0] if len(sums) == 1 else sums[0].mul_(256).add_(sums[1])
 
 
 def _keeps_float32(device: torch.device) -> bool:

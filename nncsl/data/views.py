@@ -7,6 +7,7 @@ pixels can be rendered again by the student instead of being stored.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import permutations
 
 import numpy as np
@@ -120,7 +121,7 @@ def render(
         if levels.shape[1] == 3:
             _recolor(levels, parameters[chunk])
         sigma = parameters.blur[chunk]
-        _update(levels, sigma > 0, lambda rows, sigma=sigma: crops.blur(rows, sigma[sigma > 0]))
+        _update(levels, sigma > 0, partial(crops.blur, sigma=sigma[sigma > 0]))
         output[chunk] = levels
     return _normalize(output, policy)
 
