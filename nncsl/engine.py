@@ -102,8 +102,8 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Network, RunSt
                     first = epoch + step == 0
                     with accounting.saved_activations(network) if first else nullcontext([0]) as activations:
                         with autocast(config, device):
+                            targets = teacher.targets(batch, pixels)  # first: nothing else is held in memory yet
                             student = embed(network, pixels, batch, classes, method.backbone_share(config))
-                            targets = teacher.targets(batch, pixels)
                         losses = method.losses(student, batch, targets, classes, config)
                     check_finite(run, losses, index, epoch, lr)
                     optimizer.zero_grad(set_to_none=True)

@@ -33,7 +33,7 @@ class Reporter:
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        self._bar.console.print(text, highlight=False, markup=False)
+        self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def begin_task(self, task: int, classes: Sequence[str], steps: int, *, done: int) -> None:
         names = ", ".join(classes) if len(classes) <= 10 else f"{len(classes)} classes"

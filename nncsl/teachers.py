@@ -23,8 +23,6 @@ Render = Callable[[ViewKeys], Tensor]
 # Network and images to what is distilled: unit projections, or logits.
 Answer = Callable[[Network, Tensor], Tensor]
 
-SWEEP_BATCH = 256  # fixed, so that stored bits do not depend on the training batch
-
 
 class Targets(NamedTuple):
     """The teacher's answers: queries [views * N, D] for all unlabeled views, supports [R, D] for the old supports."""
@@ -135,7 +133,16 @@ def _pool_views(
     wanted += [("replay", "support", replay), ("support", "support", labeled)]
     for role, kind, ids in wanted:
         ids = np.sort(ids)
+        batch = _sweep_batch(policy.crop(kind).size)
         for slot in pool.slots(counts[kind]):
-            for start in range(0, len(ids), SWEEP_BATCH):
-                part = ids[start : start + SWEEP_BATCH]
+            for start in range(0, len(ids), batch):
+                part = ids[start : start + batch]
                 yield role, ViewKeys(kind, part, np.full(len(part), slot))
+
+
+def _sweep_batch(size: int) -> int:
+    """Views per batch of a sweep: few enough to need less memory than training does, whatever the training batch is.
+
+    It depends on nothing else, so that the stored bits do not either.
+    """
+    return min(256, max(16, 2**17 // size**2))

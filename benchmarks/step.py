@@ -1,0 +1,201 @@
+"""One training step of NNCSL with ResNet-18 at CIFAR sizes: the feature bank against a copied teacher network.
+
+``python -m benchmarks.step [--data-dir DIR]`` alternates steps with both teachers in one process and reports the ratio
+of their times and where they go; peak memory is measured in a process of its own for each. Writes
+benchmarks/results/step.json. The batch is smaller than the paper's, the proportions of views are the same.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.views import quantiles, small_images
+from nncsl import config, engine, methods, networks, optim, teachers, typed
+from nncsl.data.batches import Batches
+from nncsl.data.images import ArrayImages
+from nncsl.data.sources import Source
+from nncsl.data.tasks import Stream, split_tasks
+from nncsl.interruption import Interruption
+from nncsl.memory import Memory
+from nncsl.methods.base import Classes
+from nncsl.progress import Reporter
+from nncsl.run import find_device
+from nncsl.state import RunState
+from nncsl.teaching import Teaching
+from nncsl.versions import versions
+
+RESULTS = Path(__file__).parent / "results" / "step.json"
+PHASES = ("data", "teacher", "student forward", "losses", "student backward", "optimizer")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.step", description=__doc__.splitlines()[0])
+    parser.add_argument("--data-dir", type=Path, help="folder with cifar-10-batches-bin (default: tiles of two photos)")
+    parser.add_argument("--batch", type=int, default=32, help="unlabeled images per step (default: %(default)s)")
+    parser.add_argument("--per-class", type=int, default=1, help="supports per class (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=8, help="steps of each kind (default: %(default)s)")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="JSON file to write (default: %(default)s)")
+    parser.add_argument(
+        "--only", choices=("features", "model"), help="a few steps of one kind, then print its peak memory"
+    )
+    options = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        if options.only:
+            bench = StepBench(options, Path(folder))
+            bench.step(bench.teacher(options.only))
+            bench.step(bench.teacher(options.only))
+            print(bench.peak_bytes())
+            return 0
+        report = measure(options, StepBench(options, Path(folder)))
+    show(report)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    beside = options.out.with_suffix(".new")
+    beside.write_text(json.dumps(report, indent=1) + "\n")
+    beside.replace(options.out)
+    return 0
+
+
+class StepBench:
+    """CIFAR-10's last task: ten classes seen, eight of them old; a network, its memory, and either teacher."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        torch.manual_seed(0)
+        sets = [f"unlabelled_batch={options.batch}", f"labelled_per_class={options.per_class}", "bank_views=1"]
+        sets += ["unlabelled_fraction=1", "labels=8/class", "memory=64", f"device={options.device}"]
+        self.config = config.load("cifar10", map(typed.parse_assignment, sets))
+        images, self.images = small_images(max(1000, 10 * options.batch), options.data_dir)
+        labels = np.arange(len(images)) % 10
+        array = ArrayImages(images)
+        source = Source("cifar10", array, labels, array, labels, tuple("0123456789"))
+        tasks = split_tasks(source, tasks=5, labels=self.config.labels, seed=0)
+        device = find_device(options.device)
+        self.run = engine.Run(self.config, source, tasks, folder, device, Reporter(5, 1, quiet=True))
+        remembered = np.concatenate([task.labeled for task in tasks[:4]])
+        self.state = RunState(task=4, memory=Memory(remembered, labels[remembered]))
+        self.stream = Stream(source, tasks)
+        self.task = self.stream.begin(4, remembered, self.state.memory.unlabeled)
+        self.classes = Classes(tasks[4].classes, tuple(range(8)), 10)
+        self.network = engine.build_network(self.config, source).to(device)
+        networks.set_mode(self.network, training=True, freeze_batchnorm=True)
+        self.optimizer = optim.build(self.network, self.config)
+        self.views = engine.view_renderer(self.run, self.stream, 4)
+        self.batches = Batches(self.task, self.state.memory, self.stream, self.config)
+        self.method = methods.find("nncsl")
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.steps_done = 0
+        c, r = self.config, self.run
+        keeper = (c, r.source, self.network, folder, device, r.reporter, Interruption())
+        self.teaching = Teaching(*keeper, distills=True)
+        self._bank_teacher: teachers.Teacher | None = None
+        self._model_teacher: teachers.Teacher | None = None
+
+    def teacher(self, mode: str) -> teachers.Teacher:
+        """Made once; only the model teacher makes a second network."""
+        if mode == "model":
+            self._model_teacher = self._model_teacher or teachers.ModelTeacher(self.network, teachers.unit_projections)
+            return self._model_teacher
+        if self._bank_teacher is None:
+            self._bank_teacher = self.teaching.begin(self.state, self.task, self.views, None)
+        return self._bank_teacher
+
+    def step(self, teacher: teachers.Teacher) -> dict[str, float]:
+        """Seconds of each phase of one step."""
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        number = self.steps_done % self.batches.steps_per_epoch
+        self.steps_done += 1
+        with self.phase("data"):
+            pool = self.teaching._pool(0)  # both teachers on the same views
+            batch = self.batches.draw(0, number, pool)
+            pixels = teachers.Pixels(self.views(batch.large), self.views(batch.small), self.views(batch.supports))
+        with self.phase("teacher"):
+            targets = teacher.targets(batch, pixels)
+        with self.phase("student forward"):
+            share = self.method.backbone_share(self.config)
+            student = engine.embed(self.network, pixels, batch, self.classes, share)
+        with self.phase("losses"):
+            total = self.method.losses(student, batch, targets, self.classes, self.config).total
+        with self.phase("student backward"):
+            self.optimizer.zero_grad(set_to_none=True)
+            total.backward()
+        with self.phase("optimizer"):
+            optim.set_learning_rate(self.optimizer, self.config, 0, 19)
+            self.optimizer.step()
+        return self.seconds
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        self._synchronize()
+        began = time.perf_counter()
+        yield
+        self._synchronize()
+        self.seconds[name] += time.perf_counter() - began
+
+    def _synchronize(self) -> None:
+        if self.run.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def peak_bytes(self) -> int:
+        if self.run.device.type == "cuda":
+            return torch.cuda.max_memory_allocated()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measure(options: argparse.Namespace, bench: StepBench) -> dict[str, Any]:
+    """Both kinds of step in turns; then the peaks, each in its own process."""
+    modes = ("features", "model")
+    steps: dict[str, list[dict[str, float]]] = {mode: [] for mode in modes}
+    for turn in range(options.repeats + 1):
+        for mode in modes:
+            taken = bench.step(bench.teacher(mode))
+            if turn:  # the first one warms up
+                steps[mode].append(taken)
+    ratios = [sum(m.values()) / sum(f.values()) for f, m in zip(steps["features"], steps["model"], strict=True)]
+    phases = {mode: {p: float(np.median([s[p] for s in steps[mode]])) for p in PHASES} for mode in modes}
+    arguments = ["--batch", options.batch, "--per-class", options.per_class, "--device", options.device]
+    arguments += ["--data-dir", options.data_dir] if options.data_dir else []
+    peaks = {}
+    for mode in modes:
+        command = [sys.executable, "-m", "benchmarks.step", *map(str, arguments), "--only", mode]
+        peaks[mode] = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+    share = {mode: {p: phases[mode][p] / sum(phases[mode].values()) for p in PHASES} for mode in modes}
+    return {
+        "command": "python -m benchmarks.step " + " ".join(map(str, sys.argv[1:])),
+        "versions": versions(),
+        "images": bench.images,
+        "views": {"large": 2 * options.batch, "small": 2 * options.batch, "supports": 20 * options.per_class},
+        "time_model_over_features": quantiles(ratios),
+        "share_of_step": share,
+        "peak_bytes": peaks,
+        "peak_bytes_saved": peaks["model"] - peaks["features"],
+        "teacher_weights_bytes": networks.nbytes(bench.network),
+    }
+
+
+def show(report: dict[str, Any]) -> None:
+    console = Console()
+    table = Table("phase", "features", "model", title="Share of the step's time (medians)")
+    for phase in PHASES:
+        table.add_row(phase, *(f"{report['share_of_step'][mode][phase]:.1%}" for mode in ("features", "model")))
+    console.print(table)
+    ratio = "{p50:.2f} ({p10:.2f} to {p90:.2f})".format_map(report["time_model_over_features"])
+    console.print(f"A step with a copied teacher takes {ratio} times as long as one with the bank.")
+    saved, weights = report["peak_bytes_saved"] / 1e6, report["teacher_weights_bytes"] / 1e6
+    console.print(f"The bank's peak memory is {saved:.0f} MB lower (the copy's weights alone: {weights:.0f} MB).")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
