@@ -45,7 +45,7 @@ class Codec:
         return Encoded(features.to(self.dtype).numpy(), None)
 
     def decode(self, values: Tensor, scales: Tensor | None) -> Tensor:
-        """values [n, width], scales [n] float32 or None -> [n, dim] float32 on the device of `values`."""
+        """values [n, width], scales [n, 1] float32 or None -> [n, dim] float32 on the device of `values`."""
         return values.float()
 
 
@@ -66,7 +66,7 @@ class Int8(Codec):
 
     def decode(self, values: Tensor, scales: Tensor | None) -> Tensor:
         assert scales is not None
-        return values.float().mul_(scales.unsqueeze(1))
+        return values * scales  # promotes to float32 in one pass
 
 
 class ProductQuantizer(Codec):

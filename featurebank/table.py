@@ -28,7 +28,7 @@ class FeatureTable:
         self._scales: Array | None = None
         if codec.scaled:
             columns = [read_column(path, "scales") for path in shards]
-            self._scales = np.concatenate([np.empty(0, np.float32), *columns]).astype(np.float32)
+            self._scales = np.concatenate([np.empty(0, np.float32), *columns]).astype(np.float32)[:, None]
         self._mapped = MappedRows(shards, layouts, starts) if residency == "disk" else None
         self._values = np.empty((0, codec.width), codec.numpy_dtype)
         if self._mapped is None:
@@ -53,7 +53,7 @@ class FeatureTable:
             # numpy's take is twice as quick as torch's index_select for a few hundred rows, and may read a mapping.
             taken = self._values.take(rows, 0) if self._mapped is None else self._mapped.take(rows)
             values = torch.from_numpy(taken)
-            scales = None if self._scales is None else torch.from_numpy(self._scales.take(rows))
+            scales = None if self._scales is None else torch.from_numpy(self._scales.take(rows, 0))
         if device is not None and device != values.device:
             values = values.to(device)
             scales = None if scales is None else scales.to(device)
@@ -73,7 +73,7 @@ class MappedRows:
                 mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self._maps.append(mapping)
             self._rows.append(np.frombuffer(mapping, dtype, shape[0] * shape[1], offset).reshape(shape))
-        self._limit = max(_SMALL_MAPPING, sum(map(len, self._maps)) // 2) // _FAULT_AROUND
+        self._limit = max(_SMALL_MAPPING, sum(map(len, self._maps)) * 3 // 4) // _FAULT_AROUND
         self._touched = 0
 
     def take(self, rows: Array) -> Array:

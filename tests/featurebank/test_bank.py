@@ -240,7 +240,7 @@ def test_closed_and_misused(tmp_path):
         with pytest.raises(ValueError, match="expected"):
             FeatureBank.open(tmp_path / "bank", **arguments)
     for arguments in ({"dim": 0}, {"codec": "fp8"}, {"codec": "pq7"}):
-        with pytest.raises(ValueError, match="dim|codec"):
+        with pytest.raises(ValueError, match=r"dim|codec"):
             FeatureBank.create(tmp_path / "other", **arguments)
 
 
