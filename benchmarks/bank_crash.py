@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.bank_power import Recorder, Volume
-from featurebank import CorruptBank, FeatureBank
+from featurebank import BankError, CorruptBank, FeatureBank
 
 DIM, BATCH, CHUNKS = 16, 96, 3
 Accident = dict[str, object]
@@ -118,8 +118,11 @@ def steps_held(path: Path, acknowledged: int, begun: int) -> int:
     if acknowledged == 0 and not (path / "CURRENT").exists():
         return 0
     for steps in (begun, acknowledged):
-        if holds(path, content_after(steps)):
-            return steps
+        try:
+            if holds(path, content_after(steps)):
+                return steps
+        except (BankError, OSError) as error:
+            raise Broken(f"{path}: after {acknowledged} steps the bank can't be read: {error}") from error
     raise Broken(f"{path}: holds neither {acknowledged} nor {begun} steps")
 
 
@@ -141,6 +144,7 @@ def kill_once(path: Path, steps: int, wait: float) -> tuple[int, int]:
     child = os.fork()
     if child == 0:  # it never returns from here: it is killed
         os.close(reading)
+        torch.set_num_threads(1)  # a pool of threads would not have survived the fork
         try:
             bank = FeatureBank.open(path, "a") if steps else None
             os.write(writing, b"r")
@@ -298,7 +302,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args(argv)
-    torch.set_num_threads(1)  # the writers are forked
     began = time.perf_counter()
     accidents: list[Accident] = []
     failure = None

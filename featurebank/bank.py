@@ -89,7 +89,7 @@ class FeatureBank(BankReader):
         """Open the bank in `path` for reading ('r', any number of processes) or for writing as well ('a', one process).
 
         Serves the current generation, or the one numbered `generation`. A `teacher`, `views` or `dataset` that is
-        given must be the one recorded. `residency`: features in 'ram', mapped from 'disk', or on a 'device'. `verify`
+        given must be the one recorded. `residency`: features in 'ram', left on 'disk', or on a 'device'. `verify`
         compares every file with its checksum first (1.5 GB/s).
         """
         if mode not in ("r", "a"):
@@ -143,8 +143,7 @@ class FeatureBank(BankReader):
         until it is evicted (unless it is empty).
         """
         self._check_writable()
-        if self._pending is not None:
-            raise RuntimeError(f"{self._pending.rows} rows are not committed; commit() or rollback() first")
+        self._check_settled()
         number = self._store.state.next_generation
         old = self.manifest
         target = Generation(number, 0, old.dim, old.codec, old.normalized, teacher, _json(task), _json(views), dataset)
@@ -188,8 +187,7 @@ class FeatureBank(BankReader):
         self._check_writable()
         if (role is None) == (generation is None):
             raise ValueError(f"evict: expected either role or generation, got role={role!r}, generation={generation!r}")
-        if self._pending is not None:
-            raise RuntimeError(f"{self._pending.rows} rows are not committed; commit() or rollback() before evict()")
+        self._check_settled()
         state, served = self._store.state, self.manifest
         if generation is not None:
             if generation == served.generation or state.find(generation) is None:
@@ -250,6 +248,12 @@ class FeatureBank(BankReader):
 
     def _serve(self, generation: Generation) -> None:
         self._view = View(self._store, generation, self._view.residency, self._view.device, lazy=True)
+
+    def _check_settled(self) -> None:
+        pending = self._pending
+        if pending is not None and (pending.rows or pending.target.generation != self.generation):
+            raise RuntimeError(f"{pending.rows} rows are not committed; commit() or rollback() first")
+        self.rollback()  # what a refused write may have begun
 
     def _check_writable(self) -> None:
         self._view.check_open()
