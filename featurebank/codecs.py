@@ -14,7 +14,7 @@ from torch import Tensor
 
 CODECS = ("fp32", "fp16", "int8", "pq")
 CENTROIDS = 256  # one byte per sub-vector
-TRAINING_ROWS = 16_384  # what product quantization looks at to place its centroids
+TRAINING_ROWS = 10_240  # what product quantization looks at to place its centroids
 
 
 class Encoded(NamedTuple):
@@ -91,6 +91,7 @@ class ProductQuantizer(Codec):
             )
         quantizer = load_faiss().ProductQuantizer(self.dim, self.width, 8)
         quantizer.cp.min_points_per_centroid = 1
+        quantizer.cp.niter = 10
         evenly = torch.linspace(0, len(features) - 1, min(len(features), TRAINING_ROWS)).long()
         quantizer.train(features[evenly].contiguous().numpy())
         centroids = load_faiss().vector_to_array(quantizer.centroids)

@@ -16,7 +16,7 @@ from featurebank.codecs import Codec
 from featurebank.shard import Layout, read_column, read_layout
 
 Array = np.ndarray[Any, Any]
-LARGEST_MAPPING = 64 << 20  # bytes of features; see FileRows
+LARGEST_MAPPING = 128 << 20  # bytes of features; see FileRows
 
 
 class FeatureTable:
