@@ -9,6 +9,7 @@ a bank of any size takes little memory: 12 to 18 bytes per uncommitted row.
 from __future__ import annotations
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -135,12 +136,13 @@ class ShardWriter:
             self._disk.write(self._descriptor, memoryview(frame.between(0, offset)), 0)
             self._disk.write(self._descriptor, memoryview(frame.between(end, frame.size)), end)
             self._disk.truncate(self._descriptor, frame.size)  # a refused append may have left bytes behind
-            self._disk.sync(self._descriptor)
-            digest = sha256_of(self._beside)
+            with ThreadPoolExecutor(1) as pool:  # hashing keeps a core busy, syncing the disk
+                digest = pool.submit(sha256_of, self._beside)
+                self._disk.sync(self._descriptor)
             self._disk.close(self._descriptor)
             self._descriptor = None
             self._disk.replace(self._beside, self.path)
-        return Sealed(self.rows, frame.size, digest)
+        return Sealed(self.rows, frame.size, digest.result())
 
     def discard(self) -> None:
         """Remove whatever this writer left, sealed or not. Safe to call twice."""
