@@ -66,7 +66,7 @@ class Pending:
         if role not in self._writers:
             path = self._store.shards / self.target.shard_name(role)
             self._writers[role] = ShardWriter(self._store.disk, path, self._codec)
-        self._writers[role].append(ids, slots, labels, self._codec.encode(features))
+        self._writers[role].append(ids, slots, labels, features)
 
     def _train_and_append(self) -> None:
         if self._untrained and isinstance(self._codec, ProductQuantizer) and self._codec.codebooks is None:

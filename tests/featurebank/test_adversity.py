@@ -1,5 +1,6 @@
 """A full disk, a read-only directory, a newer format, foreign damage: clean errors, and the earlier state intact."""
 
+import errno
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from featurebank import BankTooNew, CorruptBank, FeatureBank
+from featurebank.files import Disk
 from featurebank.manifest import CURRENT, State, parse_state, sha256
 from tests.featurebank.support import unit_rows
 
@@ -127,6 +129,68 @@ def test_read_only_directory(small_disk):
             attempt()
     assert rows_are_intact(small_disk / "bank")
     bank.close()
+
+
+class FailingDisk(Disk):
+    """Works until it has done `remaining` operations, then every one fails."""
+
+    remaining = 10**9
+
+    def __getattribute__(self, name):
+        if name in ("create", "write", "truncate", "sync", "replace", "sync_directory"):
+            FailingDisk.remaining -= 1
+            if FailingDisk.remaining < 0:
+                raise OSError(errno.EIO, "the disk is dying")
+        return super().__getattribute__(name)
+
+
+class DoomedBank(FeatureBank):
+    disk = FailingDisk()
+
+
+CHANGES = {
+    "commit": lambda bank: (bank.write(range(5), [1] * 5, unit_rows(5), role="support"), bank.commit()),
+    "evict role": lambda bank: bank.evict(role="unlabeled"),
+    "evict generation": lambda bank: bank.evict(generation=1),
+    "begin": lambda bank: (bank.begin_generation("new"), bank.write([1], [0], unit_rows(1)), bank.commit()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_error_at_any_operation_leaves_a_good_bank(tmp_path, change):
+    """Also when it strikes after the new state has taken effect, whose files must then not be cleaned up."""
+    outcomes = []
+    for remaining in range(100):
+        path = tmp_path / str(remaining)
+        first_rows(path)
+        with FeatureBank.open(path, "a") as bank:
+            bank.begin_generation("second")
+            bank.write(range(7), [0] * 7, unit_rows(7))
+            bank.commit()
+        bank = DoomedBank.open(path, "a")
+        before = bank.generations
+        FailingDisk.remaining = remaining
+        try:
+            CHANGES[change](bank)
+            failed = False
+        except OSError:
+            failed = True
+        FailingDisk.remaining = 10**9
+        bank.rollback()
+        assert bank.verify()
+        with FeatureBank.open(path, generation=bank.generation) as reader:
+            assert reader.manifest == bank.manifest and reader.generations == bank.generations
+            assert len(reader) == len(bank)
+        outcomes.append((failed, bank.generations == before))
+        bank.write([999], [9], unit_rows(1), role="replay")
+        bank.commit()
+        assert torch.allclose(bank.read([999], [9]), unit_rows(1), atol=1e-3)
+        bank.close()
+        FeatureBank.open(path, "a").close()
+        if not failed:
+            break
+    assert outcomes[-1] == (False, False) and outcomes[0] == (True, True)
+    assert (True, False) in outcomes, "no error came after the change had taken effect"
 
 
 def rewritten_manifest(path, change):
