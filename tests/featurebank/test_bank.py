@@ -1,5 +1,7 @@
 """The public contract: create, open, write, commit, read, contains, evict, generations, refusals."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -259,3 +261,25 @@ def test_fingerprint_sees_every_bit_and_nothing_else():
     b["weight"][0, 0] = torch.nextafter(b["weight"][0, 0], torch.tensor(9.0))
     assert fingerprint(a) != fingerprint(b)
     assert fingerprint({"w": torch.zeros(2, 3)}) != fingerprint({"w": torch.zeros(3, 2)})
+
+
+@pytest.mark.parametrize("codec", [*EXACT_CODECS, "pq32"])
+def test_the_format_is_what_the_documentation_says(tmp_path, codec):
+    """Run the reader from the documentation, which knows nothing of this package."""
+    document = (Path(__file__).parents[2] / "docs" / "featurebank.md").read_text()
+    source = next(block for block in document.split("```python\n") if "def read_bank" in block).split("```")[0]
+    documented = {}
+    exec(source, documented)
+    features = unit_rows(600)
+    with FeatureBank.create(tmp_path / "bank", codec=codec) as bank:
+        bank.write(range(300), [0] * 300, features[:300])
+        bank.write(range(300), [5] * 300, features[300:], labels=[1] * 300, role="support")
+        bank.commit()
+        bank.write([7], [9], features[:1], role="replay")
+        bank.commit()
+        rows = documented["read_bank"](tmp_path / "bank")
+        assert len(rows) == len(bank) == 601
+        ids, slots = zip(*rows, strict=True)
+        assert np.array_equal(np.stack([row[0] for row in rows.values()]), bank.read(ids, slots).numpy())
+        assert [row[1] for row in rows.values()] == bank.labels(ids, slots).tolist()
+        assert rows[7, 0][1:] == (-1, "unlabeled") and rows[7, 5][1:] == (1, "support") and rows[7, 9][2] == "replay"
