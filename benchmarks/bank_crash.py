@@ -181,7 +181,9 @@ def kills(folder: Path, count: int, seed: int) -> Iterator[Accident]:
         path = folder / f"killed-{number // 40}"
         if number % 40 == 0:
             steps = 0
-        acknowledged, begun = kill_once(path, steps, dice.uniform(0, 0.004 if steps == 0 else 0.12))
+        # Creating takes milliseconds: begin with short lives, and longer ones each time it did not get done.
+        longest = 0.12 if steps else 0.004 * (1 + number % 40)
+        acknowledged, begun = kill_once(path, steps, dice.uniform(0, longest))
         left = sum(1 for p in path.rglob("*.tmp"))
         steps = steps_held(path, acknowledged, begun)
         if steps:

@@ -153,7 +153,8 @@ class FeatureBank(BankReader):
     def commit(self) -> None:
         """Make everything written so far durable: from here on it survives kill -9 and power loss.
 
-        On an error the bank is as it was after the last commit, and the rows written since then are dropped.
+        On an error the rows written since the last commit are dropped and the bank is as it was; only if the error came
+        from making the already replaced CURRENT durable, they are there, but may not survive a power loss.
         """
         self._check_writable()
         if self._pending is None or not self._has_changes():

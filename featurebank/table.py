@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from featurebank.codecs import Codec
+from featurebank.errors import CorruptBank
+from featurebank.manifest import REMEDY
 from featurebank.shard import Layout, read_column, read_layout
 
 Array = np.ndarray[Any, Any]
@@ -99,7 +101,7 @@ class FileRows:
         descriptors = [file.fileno() for file in self._files]
         for row, (number, offset) in enumerate(zip(which.tolist(), offsets.tolist(), strict=True)):
             if os.preadv(descriptors[number], (buffer[row * size : row * size + size],), offset) != size:
-                raise EOFError(f"{self._files[number].name}: ends before its features do")
+                raise CorruptBank(f"{self._files[number].name}: ends before its features do; {REMEDY}")
 
 
 def _mapped(file: FileIO, layout: Layout) -> Array:
@@ -115,5 +117,5 @@ def _read_into(path: Path, layout: Layout, target: Array) -> None:
         while len(view):
             count = file.readinto(view)
             if not count:
-                raise EOFError(f"{path}: ends before its features do")
+                raise CorruptBank(f"{path}: ends before its features do; {REMEDY}")
             view = view[count:]

@@ -30,8 +30,8 @@ def path(tmp_path):
     return tmp_path / "bank"
 
 
-def in_fork(work) -> int:
-    """Run `work` in a forked child; its exit code (0 fine, 1 an exception)."""
+def forked(work) -> int:
+    """Start `work` in a forked child; its process id."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -40,7 +40,12 @@ def in_fork(work) -> int:
             code = 0
         finally:
             os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return child
+
+
+def succeeded(child: int) -> bool:
+    """Wait for a forked child: whether it ended without an exception."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_second_writer_is_told_who_writes_until_that_one_dies(path):
@@ -74,7 +79,7 @@ def test_a_forked_child_reads_but_neither_writes_nor_unlocks(path):
             with pytest.raises(BankLocked):
                 FeatureBank.open(path, "a")
 
-        assert in_fork(child) == 0
+        assert succeeded(forked(child))
         bank.commit()
         assert bank.contains([99], [0]).all()
 
@@ -121,17 +126,7 @@ def test_readers_never_see_a_half_changed_bank(tmp_path):
                 seen.add(value)
             assert opened > 20 and len(seen) > 5, (opened, seen)
 
-        children = []
-        for _ in range(3):
-            child = os.fork()
-            if child == 0:
-                code = 1
-                try:
-                    reader()
-                    code = 0
-                finally:
-                    os._exit(code)
-            children.append(child)
+        children = [forked(reader) for _ in range(3)]
         number = 0
         while time.monotonic() < stop:
             number += 1
@@ -140,7 +135,7 @@ def test_readers_never_see_a_half_changed_bank(tmp_path):
             bank.write(rows, rows, torch.full((200, 8), float(number)))
             bank.commit()
             bank.evict(generation=old)
-        assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0]
+        assert [succeeded(child) for child in children] == [True] * 3
 
 
 class Rows(Dataset):
@@ -178,7 +173,7 @@ def test_faiss_is_refused_after_a_fork_instead_of_hanging(path):
             with pytest.raises(RuntimeError, match=f"used by process {os.getppid()} before it forked"):
                 index.search(unit_rows(3), 1)
 
-        assert in_fork(child) == 0
+        assert succeeded(forked(child))
 
 
 def test_a_pickled_bank_is_a_reader_of_the_same_generation(path):
