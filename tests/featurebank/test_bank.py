@@ -52,14 +52,18 @@ def test_rows_of_several_shards_are_one_table(tmp_path, residency):
 
 def test_fp32_is_bit_exact_for_every_input_type(tmp_path):
     features = unit_rows(8)
-    kinds = [features, features.numpy(), features.bfloat16(), features.half(), features.double().numpy()]
+    kinds = [features.numpy(), features.bfloat16(), features.half(), features.double().numpy()]
+    kinds += [features.to(device) for device in DEVICES]
     with FeatureBank.create(tmp_path / "bank", codec="fp32") as bank:
         for slot, given in enumerate(kinds):
             bank.write(list(range(8)), np.full(8, slot, np.int32), given)
         bank.commit()
         for slot, given in enumerate(kinds):
-            expected = torch.as_tensor(given).float()
+            expected = torch.as_tensor(given).float().cpu()
             assert torch.equal(bank.read(torch.arange(8, dtype=torch.int32), [slot] * 8), expected)
+        for device in DEVICES:
+            got = bank.read(torch.arange(8, device=device), torch.zeros(8, dtype=torch.int64), device=device)
+            assert got.device.type == device and torch.equal(got.cpu(), features)
 
 
 def test_the_same_rows_give_the_same_bytes(tmp_path):

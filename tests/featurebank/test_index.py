@@ -8,7 +8,8 @@ from sklearn.datasets import load_digits
 from torch.nn.functional import normalize
 
 from featurebank import FeatureBank
-from tests.featurebank.support import unit_rows
+from featurebank.index import load_faiss
+from tests.featurebank.support import DEVICES, unit_rows
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +25,14 @@ def digits(tmp_path_factory):
     bank.close()
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("metric", ["cosine", "l2"])
-def test_flat_search_is_exact(digits, metric):
+def test_flat_search_is_exact(digits, metric, device):
+    if device != "cpu" and not load_faiss().get_num_gpus():
+        pytest.skip("this faiss was built without CUDA: pip install nncsl[gpu]")
     bank, features, labels = digits
     queries = features[1200:1300]
-    found = bank.index(role="support", metric=metric).search(queries, 5)
+    found = bank.index(role="support", metric=metric, device=device).search(queries, 5)
     similar = queries @ features[:1200].T
     expected = similar.topk(5)
     assert torch.equal(found.ids, expected.indices)
