@@ -28,14 +28,16 @@ def near_misses(keys):
 @pytest.mark.parametrize(
     "ids", [st.integers(0, 9), st.integers(100, 140), st.integers(-(2**45), 2**45), st.sampled_from(ENDS)]
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_finds_exactly_what_is_there(ids, data):
-    keys = data.draw(st.lists(st.tuples(ids, SLOTS), min_size=1, max_size=30, unique=True))
+    keys = data.draw(st.lists(st.tuples(ids, SLOTS), min_size=1, max_size=12, unique=True))
     index, rows = KeyIndex(*arrays(keys)), {key: row for row, key in enumerate(keys)}
     assert len(index.duplicates) == 0
     asked = near_misses(keys)
     assert index.find(*arrays(asked)).tolist() == [rows.get(key, -1) for key in asked]
+    for key in asked[:200]:  # alone, so that no neighbor that is farther out makes the whole batch suspicious
+        assert index.find(*arrays([key])).tolist() == [rows.get(key, -1)]
     again = [*keys, keys[0]]
     assert len(KeyIndex(*arrays(again)).duplicates) >= 1
 
