@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import resource
 import subprocess
 import sys
 
@@ -85,6 +86,24 @@ def test_file_too_large_is_the_same_kind_of_error(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "File too large: writing needs 159,000 bytes" in done.stdout and done.stdout.endswith("still usable\n")
+
+
+def test_a_write_refused_half_way_leaves_nothing_in_the_shard(tmp_path):
+    """The rows before and after it are committed together, without what had already reached the file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with FeatureBank.create(tmp_path / "bank", codec="fp32") as bank:
+        bank.write(range(10), [1] * 10, unit_rows(10))
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+            with pytest.raises(OSError, match="File too large: writing needs 530,000 bytes"):
+                bank.write(range(1000), [2] * 1000, unit_rows(1000))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        bank.write(range(5), [2] * 5, unit_rows(5, seed=3))
+        bank.commit()
+        assert bank.verify() and len(bank) == 15
+        expected = torch.cat([unit_rows(10), unit_rows(5, seed=3)])
+        assert torch.equal(bank.read([*range(10), *range(5)], [1] * 10 + [2] * 5), expected)
 
 
 def test_disk_full_at_every_step_of_a_commit(small_disk):
