@@ -89,7 +89,7 @@ class FeatureBank(BankReader):
         """Open the bank in `path` for reading ('r', any number of processes) or for writing as well ('a', one process).
 
         Serves the current generation, or the one numbered `generation`. A `teacher`, `views` or `dataset` that is
-        given must be the one recorded. `residency`: features in 'ram', mapped from 'disk', or on a 'device'. `verify`
+        given must be the one recorded. `residency`: features in 'ram', left on 'disk', or on a 'device'. `verify`
         compares every file with its checksum first (1.5 GB/s).
         """
         if mode not in ("r", "a"):
@@ -143,8 +143,7 @@ class FeatureBank(BankReader):
         until it is evicted (unless it is empty).
         """
         self._check_writable()
-        if self._pending is not None:
-            raise RuntimeError(f"{self._pending.rows} rows are not committed; commit() or rollback() first")
+        self._check_settled()
         number = self._store.state.next_generation
         old = self.manifest
         target = Generation(number, 0, old.dim, old.codec, old.normalized, teacher, _json(task), _json(views), dataset)
@@ -154,28 +153,26 @@ class FeatureBank(BankReader):
     def commit(self) -> None:
         """Make everything written so far durable: from here on it survives kill -9 and power loss.
 
-        On an error the bank is as it was after the last commit, and the rows written since then are dropped.
+        On an error the rows written since the last commit are dropped and the bank is as it was; only if the error came
+        from making the already replaced CURRENT durable, they are there, but may not survive a power loss.
         """
         self._check_writable()
-        if self._pending is None:
-            return
-        pending, state = self._pending, self._store.state
+        if self._pending is None or not self._has_changes():
+            return self.rollback()
+        sealed, state = None, self._store.state
         try:
-            sealed = pending.seal()
-            others = tuple(g for g in state.generations if g.generation != sealed.generation)
-            if (
-                state.find(sealed.generation) is None
-            ):  # a new generation: in front, and an empty one has no use any more
-                generations = (sealed, *(g for g in others if g.shards))
-                self._store.commit(generations, sealed.generation + 1)
+            sealed = self._pending.seal()
+            if state.find(sealed.generation) is None:  # a new one goes in front; empty ones have no use any more
+                self._change((sealed, *(g for g in state.generations if g.shards)), sealed.generation)
             else:
-                same_place = tuple(sealed if g.generation == sealed.generation else g for g in state.generations)
-                self._store.commit(same_place, state.next_generation)
+                generations = tuple(sealed if g.generation == sealed.generation else g for g in state.generations)
+                self._change(generations, sealed.generation)
         except BaseException:
-            self.rollback()
+            if sealed not in self._store.state.generations:  # else the error came too late: its files are in use
+                self.rollback()
             raise
-        self._pending = None
-        self._serve(sealed)
+        finally:
+            self._pending = None
 
     def rollback(self) -> None:
         """Drop everything written since the last commit, and a generation begun since then."""
@@ -188,8 +185,7 @@ class FeatureBank(BankReader):
         self._check_writable()
         if (role is None) == (generation is None):
             raise ValueError(f"evict: expected either role or generation, got role={role!r}, generation={generation!r}")
-        if self._pending is not None:
-            raise RuntimeError(f"{self._pending.rows} rows are not committed; commit() or rollback() before evict()")
+        self._check_settled()
         state, served = self._store.state, self.manifest
         if generation is not None:
             if generation == served.generation or state.find(generation) is None:
@@ -197,16 +193,13 @@ class FeatureBank(BankReader):
                 raise ValueError(
                     f"generation: expected one of {have} (this bank serves {served.generation}), got {generation}"
                 )
-            self._store.commit(tuple(g for g in state.generations if g.generation != generation), state.next_generation)
+            self._change(tuple(g for g in state.generations if g.generation != generation), served.generation)
             return
         checks.known_role(role or "")
         kept = tuple(shard for shard in served.shards if shard.role != role)
-        if kept == served.shards:
-            return
-        served = replace(served, commit=served.commit + 1, shards=kept)
-        generations = tuple(served if g.generation == served.generation else g for g in state.generations)
-        self._store.commit(generations, state.next_generation)
-        self._serve(served)
+        if kept != served.shards:
+            less = replace(served, commit=served.commit + 1, shards=kept)
+            self._change(tuple(less if g == served else g for g in state.generations), served.generation)
 
     def close(self) -> None:
         """Let go of files and lock; rows that were not committed are dropped. Safe to call twice."""
@@ -248,8 +241,26 @@ class FeatureBank(BankReader):
         self._pending = Pending(self._store, target, codec)
         return self._pending
 
-    def _serve(self, generation: Generation) -> None:
-        self._view = View(self._store, generation, self._view.residency, self._view.device, lazy=True)
+    def _change(self, generations: tuple[Generation, ...], served: int) -> None:
+        """Commit a new state and serve generation `served` of it; after an error, of the state that the disk is in."""
+        number = max(self._store.state.next_generation, served + 1)
+        try:
+            self._store.commit(generations, number)
+        except BaseException:
+            self._store.load()
+            raise
+        finally:
+            now = self._store.state.find(served) or self.manifest
+            self._view = View(self._store, now, self._view.residency, self._view.device, lazy=True)
+
+    def _has_changes(self) -> bool:
+        pending = self._pending
+        return pending is not None and (pending.rows > 0 or pending.target.generation != self.generation)
+
+    def _check_settled(self) -> None:
+        if self._pending is not None and self._has_changes():
+            raise RuntimeError(f"{self._pending.rows} rows are not committed; commit() or rollback() first")
+        self.rollback()  # what a refused write may have begun
 
     def _check_writable(self) -> None:
         self._view.check_open()

@@ -15,7 +15,7 @@ LARGEST_SLOT = 2**31 - 1
 
 def integers(name: str, values: Any, length: int | None = None) -> NDArray[np.int64]:
     """One int64 per row: [n], or ValueError."""
-    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    array = values.numpy(force=True) if isinstance(values, Tensor) else np.asarray(values)
     if array.ndim != 1:
         raise ValueError(f"{name}: expected shape [n], got {list(array.shape)}")
     if length is not None and len(array) != length:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 CODECS = ("fp32", "fp16", "int8", "pq")
 CENTROIDS = 256  # one byte per sub-vector
-TRAINING_ROWS = 16_384  # what product quantization looks at to place its centroids
+TRAINING_ROWS = 10_240  # what product quantization looks at to place its centroids
 
 
 class Encoded(NamedTuple):
@@ -45,7 +45,7 @@ class Codec:
         return Encoded(features.to(self.dtype).numpy(), None)
 
     def decode(self, values: Tensor, scales: Tensor | None) -> Tensor:
-        """values [n, width], scales [n] float32 or None -> [n, dim] float32 on the device of `values`."""
+        """values [n, width], scales [n, 1] float32 or None -> [n, dim] float32 on the device of `values`."""
         return values.float()
 
 
@@ -66,7 +66,7 @@ class Int8(Codec):
 
     def decode(self, values: Tensor, scales: Tensor | None) -> Tensor:
         assert scales is not None
-        return values.float().mul_(scales.unsqueeze(1))
+        return values * scales  # promotes to float32 in one pass
 
 
 class ProductQuantizer(Codec):
@@ -91,6 +91,7 @@ class ProductQuantizer(Codec):
             )
         quantizer = load_faiss().ProductQuantizer(self.dim, self.width, 8)
         quantizer.cp.min_points_per_centroid = 1
+        quantizer.cp.niter = 10
         evenly = torch.linspace(0, len(features) - 1, min(len(features), TRAINING_ROWS)).long()
         quantizer.train(features[evenly].contiguous().numpy())
         centroids = load_faiss().vector_to_array(quantizer.centroids)

@@ -35,7 +35,7 @@ class Pending:
         """All arrays checked. `known`: the committed keys of the target, if any. A key may be written only once."""
         if len(ids) == 0:
             return
-        ids, slots = ids.copy(), slots.copy()  # the caller may reuse its arrays
+        ids, slots = ids.copy(), slots.copy()  # they are kept, and the caller may reuse its arrays
         index = KeyIndex(ids, slots)
         if len(index.duplicates):
             again = listed(ids[index.duplicates], slots[index.duplicates])
@@ -50,7 +50,8 @@ class Pending:
                 f"evict(role=...) first"
             )
         if isinstance(self._codec, ProductQuantizer) and self._codec.codebooks is None:
-            self._untrained.append((ids, slots, labels, features.clone(), role))
+            kept = None if labels is None else labels.copy()
+            self._untrained.append((ids, slots, kept, features.clone(), role))
             if sum(len(batch[0]) for batch in self._untrained) >= TRAINING_ROWS:
                 try:
                     self._train_and_append()
@@ -66,7 +67,7 @@ class Pending:
         if role not in self._writers:
             path = self._store.shards / self.target.shard_name(role)
             self._writers[role] = ShardWriter(self._store.disk, path, self._codec)
-        self._writers[role].append(ids, slots, labels, self._codec.encode(features))
+        self._writers[role].append(ids, slots, labels, features)
 
     def _train_and_append(self) -> None:
         if self._untrained and isinstance(self._codec, ProductQuantizer) and self._codec.codebooks is None:

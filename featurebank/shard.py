@@ -9,20 +9,23 @@ a bank of any size takes little memory: 12 to 18 bytes per uncommitted row.
 from __future__ import annotations
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
+from torch import Tensor
 
-from featurebank.codecs import Codec, Encoded
+from featurebank.codecs import Codec
 from featurebank.files import TEMPORARY, Disk, explained, sha256_of
 
 Array = np.ndarray[Any, Any]
 COLUMNS: dict[str, str] = {"ids": "<i8", "slots": "<i4", "labels": "<i4", "scales": "<f2"}
 NO_LABEL = -1
 ALIGNMENT = 64  # of every object in the file: a row then starts where vector instructions like it
+_ENCODED_AT_ONCE = 8192  # rows: a large write needs no large copy
 _KEY_BYTES = 18  # id, slot, label and scale of a row, for saying how much room a write needs
 
 
@@ -102,18 +105,25 @@ class ShardWriter:
         with explained(path, 0):
             self._descriptor: int | None = disk.create(self._beside)
 
-    def append(self, ids: Array, slots: Array, labels: Array | None, encoded: Encoded) -> None:
-        """ids, slots, labels [n], encoded.values [n, width]. Either all rows are taken or, on an error, none."""
+    def append(self, ids: Array, slots: Array, labels: Array | None, features: Tensor) -> None:
+        """ids, slots, labels [n], features [n > 0, dim] float32. On an error none of the rows is taken."""
         assert self._descriptor is not None
-        data = np.ascontiguousarray(encoded.values).data.cast("B") if len(ids) else memoryview(b"")
-        with explained(self.path, len(data) + _KEY_BYTES * len(ids)):
-            self._disk.write(self._descriptor, data, self._offset + self.rows * self._row_bytes)
+        offset = self._offset + self.rows * self._row_bytes
+        scales: list[Array] = []
+        with explained(self.path, len(ids) * (self._row_bytes + _KEY_BYTES)):
+            for block in features.split(_ENCODED_AT_ONCE):
+                encoded = self._codec.encode(block)
+                data = np.ascontiguousarray(encoded.values).data.cast("B")
+                self._disk.write(self._descriptor, data, offset)
+                offset += len(data)
+                if encoded.scales is not None:
+                    scales.append(encoded.scales)
         self.rows += len(ids)
         if labels is None:
-            labels = np.full(len(ids), NO_LABEL, COLUMNS["labels"])
-        for name, column in zip(COLUMNS, (ids, slots, labels, encoded.scales), strict=True):
-            if column is not None:
-                self._columns[name].append(column.astype(COLUMNS[name]))
+            labels = np.full(len(ids), NO_LABEL)
+        for name, column in zip(COLUMNS, (ids, slots, labels), strict=False):
+            self._columns[name].append(column.astype(COLUMNS[name]))
+        self._columns["scales"] += scales
 
     @property
     def _row_bytes(self) -> int:
@@ -135,12 +145,13 @@ class ShardWriter:
             self._disk.write(self._descriptor, memoryview(frame.between(0, offset)), 0)
             self._disk.write(self._descriptor, memoryview(frame.between(end, frame.size)), end)
             self._disk.truncate(self._descriptor, frame.size)  # a refused append may have left bytes behind
-            self._disk.sync(self._descriptor)
-            digest = sha256_of(self._beside)
+            with ThreadPoolExecutor(1) as pool:  # hashing keeps a core busy, syncing the disk
+                digest = pool.submit(sha256_of, self._beside)
+                self._disk.sync(self._descriptor)
             self._disk.close(self._descriptor)
             self._descriptor = None
             self._disk.replace(self._beside, self.path)
-        return Sealed(self.rows, frame.size, digest)
+        return Sealed(self.rows, frame.size, digest.result())
 
     def discard(self) -> None:
         """Remove whatever this writer left, sealed or not. Safe to call twice."""

@@ -51,7 +51,7 @@ class Store:
                     continue
                 if isinstance(error, CorruptBank):
                     raise
-                raise CorruptBank(f"{error.filename}: is listed in the bank but missing; {REMEDY}") from None
+                raise CorruptBank(f"{error.filename or error}: is listed in the bank but missing; {REMEDY}") from None
 
     def demanded(self, number: int | None, expected: dict[str, Any]) -> Generation:
         """The generation to serve, if it is there and is what the caller expects."""

@@ -1,8 +1,10 @@
-"""The committed rows of one generation, ready to be gathered: in RAM, mapped from disk, or on a device."""
+"""The committed rows of one generation, ready to be gathered: in RAM, on disk, or on a device."""
 
 from __future__ import annotations
 
 import mmap
+import os
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,12 @@ import torch
 from torch import Tensor
 
 from featurebank.codecs import Codec
+from featurebank.errors import CorruptBank
+from featurebank.manifest import REMEDY
 from featurebank.shard import Layout, read_column, read_layout
 
 Array = np.ndarray[Any, Any]
-_FAULT_AROUND = 1 << 16  # bytes that Linux maps around a touched page
-_SMALL_MAPPING = 64 << 20  # below this, mapped pages are not worth giving back
+LARGEST_MAPPING = 128 << 20  # bytes of features; see FileRows
 
 
 class FeatureTable:
@@ -28,10 +31,10 @@ class FeatureTable:
         self._scales: Array | None = None
         if codec.scaled:
             columns = [read_column(path, "scales") for path in shards]
-            self._scales = np.concatenate([np.empty(0, np.float32), *columns]).astype(np.float32)
-        self._mapped = MappedRows(shards, layouts, starts) if residency == "disk" else None
+            self._scales = np.concatenate([np.empty(0, np.float32), *columns]).astype(np.float32)[:, None]
+        self._files = FileRows(shards, layouts, starts, codec) if residency == "disk" else None
         self._values = np.empty((0, codec.width), codec.numpy_dtype)
-        if self._mapped is None:
+        if self._files is None:
             self._values = np.empty((int(starts[-1]), codec.width), codec.numpy_dtype)
             for path, layout, start in zip(shards, layouts, starts[:-1], strict=True):
                 _read_into(path, layout, self._values[start : start + layout.shape[0]])
@@ -51,9 +54,9 @@ class FeatureTable:
             scales = None if self._device_scales is None else self._device_scales.index_select(0, at)
         else:
             # numpy's take is twice as quick as torch's index_select for a few hundred rows, and may read a mapping.
-            taken = self._values.take(rows, 0) if self._mapped is None else self._mapped.take(rows)
+            taken = self._values.take(rows, 0) if self._files is None else self._files.take(rows)
             values = torch.from_numpy(taken)
-            scales = None if self._scales is None else torch.from_numpy(self._scales.take(rows))
+            scales = None if self._scales is None else torch.from_numpy(self._scales.take(rows, 0))
         if device is not None and device != values.device:
             values = values.to(device)
             scales = None if scales is None else scales.to(device)
@@ -61,44 +64,50 @@ class FeatureTable:
         return decoded if dtype == torch.float32 else decoded.to(dtype)
 
 
-class MappedRows:
-    """Rows of several files through memory maps, without letting the maps fill the memory."""
+class FileRows:
+    """Rows of several shards, left in their files.
 
-    def __init__(self, paths: list[Path], layouts: list[Layout], starts: Array):
-        self._starts = starts
-        self._maps: list[mmap.mmap] = []
-        self._rows: list[Array] = []
-        for path, (offset, shape, dtype) in zip(paths, layouts, strict=True):
-            with path.open("rb") as file:
-                mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._maps.append(mapping)
-            self._rows.append(np.frombuffer(mapping, dtype, shape[0] * shape[1], offset).reshape(shape))
-        self._limit = max(_SMALL_MAPPING, sum(map(len, self._maps)) // 2) // _FAULT_AROUND
-        self._touched = 0
+    Small banks are mapped: nothing is quicker. But a touched page brings its neighborhood with it (2 MB with the large
+    folios of recent Linux), so that reading a hundred random rows makes a mapped bank wholly resident. Larger banks are
+    therefore read row by row with pread, which leaves the memory to the page cache.
+    """
+
+    def __init__(self, paths: list[Path], layouts: list[Layout], starts: Array, codec: Codec):
+        self._starts, self._codec = starts, codec
+        self._row_bytes = codec.width * codec.numpy_dtype.itemsize
+        self._files = [path.open("rb", buffering=0) for path in paths]
+        self._offsets = np.array([layout.offset for layout in layouts], np.int64)
+        self._maps: list[Array] | None = None
+        if starts[-1] * self._row_bytes <= LARGEST_MAPPING:
+            self._maps = [_mapped(file, layout) for file, layout in zip(self._files, layouts, strict=True)]
 
     def take(self, rows: Array) -> Array:
-        self._touched += len(rows)
-        if self._touched > self._limit:
-            self._give_back()
-        if len(self._rows) == 1:
-            return self._rows[0].take(rows, 0)
-        return self._take_from_many(rows)
-
-    def _take_from_many(self, rows: Array) -> Array:
+        if self._maps is not None and len(self._maps) == 1:
+            return self._maps[0].take(rows, 0)
+        out = np.empty((len(rows), self._codec.width), self._codec.numpy_dtype)
         which = np.searchsorted(self._starts, rows, side="right") - 1
-        first = self._rows[0]
-        out = np.empty((len(rows), first.shape[1]), first.dtype)
-        for number in np.unique(which):
-            here = np.flatnonzero(which == number)
-            out[here] = self._rows[number].take(rows[here] - self._starts[number], 0)
+        within = rows - self._starts[which]
+        if self._maps is None:
+            self._pread(which, within, out)
+        else:
+            for number, mapped in enumerate(self._maps):
+                here = np.flatnonzero(which == number)
+                out[here] = mapped.take(within[here], 0)
         return out
 
-    def _give_back(self) -> None:
-        """Unmap the pages read so far. They stay in the page cache, for the kernel to drop if memory gets short."""
-        self._touched = 0
-        for mapping in self._maps:
-            if hasattr(mapping, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
-                mapping.madvise(mmap.MADV_DONTNEED)
+    def _pread(self, which: Array, within: Array, out: Array) -> None:
+        size, buffer = self._row_bytes, out.data.cast("B")
+        offsets = self._offsets[which] + within * size
+        descriptors = [file.fileno() for file in self._files]
+        for row, (number, offset) in enumerate(zip(which.tolist(), offsets.tolist(), strict=True)):
+            if os.preadv(descriptors[number], (buffer[row * size : row * size + size],), offset) != size:
+                raise CorruptBank(f"{self._files[number].name}: ends before its features do; {REMEDY}")
+
+
+def _mapped(file: FileIO, layout: Layout) -> Array:
+    mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    rows, width = layout.shape
+    return np.frombuffer(mapping, layout.dtype, rows * width, layout.offset).reshape(rows, width)
 
 
 def _read_into(path: Path, layout: Layout, target: Array) -> None:
@@ -108,5 +117,5 @@ def _read_into(path: Path, layout: Layout, target: Array) -> None:
         while len(view):
             count = file.readinto(view)
             if not count:
-                raise EOFError(f"{path}: ends before its features do")
+                raise CorruptBank(f"{path}: ends before its features do; {REMEDY}")
             view = view[count:]

@@ -78,7 +78,7 @@ class View:
         id_numbers = checks.integers("ids", ids)
         slot_numbers = checks.integers("slots", slots, len(id_numbers))
         rows = self.index.find(id_numbers, slot_numbers)
-        if len(rows) and rows.min() < 0:
+        if len(rows) and np.minimum.reduce(rows) < 0:
             missing = rows < 0
             raise KeyError(
                 f"generation {self.generation.generation} has no feature for {int(missing.sum())} of {len(rows)} "

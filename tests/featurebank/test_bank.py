@@ -1,5 +1,7 @@
 """The public contract: create, open, write, commit, read, contains, evict, generations, refusals."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -50,14 +52,18 @@ def test_rows_of_several_shards_are_one_table(tmp_path, residency):
 
 def test_fp32_is_bit_exact_for_every_input_type(tmp_path):
     features = unit_rows(8)
-    kinds = [features, features.numpy(), features.bfloat16(), features.half(), features.double().numpy()]
+    kinds = [features.numpy(), features.bfloat16(), features.half(), features.double().numpy()]
+    kinds += [features.to(device) for device in DEVICES]
     with FeatureBank.create(tmp_path / "bank", codec="fp32") as bank:
         for slot, given in enumerate(kinds):
             bank.write(list(range(8)), np.full(8, slot, np.int32), given)
         bank.commit()
         for slot, given in enumerate(kinds):
-            expected = torch.as_tensor(given).float()
+            expected = torch.as_tensor(given).float().cpu()
             assert torch.equal(bank.read(torch.arange(8, dtype=torch.int32), [slot] * 8), expected)
+        for device in DEVICES:
+            got = bank.read(torch.arange(8, device=device), torch.zeros(8, dtype=torch.int64), device=device)
+            assert got.device.type == device and torch.equal(got.cpu(), features)
 
 
 def test_the_same_rows_give_the_same_bytes(tmp_path):
@@ -240,7 +246,7 @@ def test_closed_and_misused(tmp_path):
         with pytest.raises(ValueError, match="expected"):
             FeatureBank.open(tmp_path / "bank", **arguments)
     for arguments in ({"dim": 0}, {"codec": "fp8"}, {"codec": "pq7"}):
-        with pytest.raises(ValueError, match="dim|codec"):
+        with pytest.raises(ValueError, match=r"dim|codec"):
             FeatureBank.create(tmp_path / "other", **arguments)
 
 
@@ -259,3 +265,25 @@ def test_fingerprint_sees_every_bit_and_nothing_else():
     b["weight"][0, 0] = torch.nextafter(b["weight"][0, 0], torch.tensor(9.0))
     assert fingerprint(a) != fingerprint(b)
     assert fingerprint({"w": torch.zeros(2, 3)}) != fingerprint({"w": torch.zeros(3, 2)})
+
+
+@pytest.mark.parametrize("codec", [*EXACT_CODECS, "pq32"])
+def test_the_format_is_what_the_documentation_says(tmp_path, codec):
+    """Run the reader from the documentation, which knows nothing of this package."""
+    document = (Path(__file__).parents[2] / "docs" / "featurebank.md").read_text()
+    source = next(block for block in document.split("```python\n") if "def read_bank" in block).split("```")[0]
+    documented = {}
+    exec(source, documented)
+    features = unit_rows(600)
+    with FeatureBank.create(tmp_path / "bank", codec=codec) as bank:
+        bank.write(range(300), [0] * 300, features[:300])
+        bank.write(range(300), [5] * 300, features[300:], labels=[1] * 300, role="support")
+        bank.commit()
+        bank.write([7], [9], features[:1], role="replay")
+        bank.commit()
+        rows = documented["read_bank"](tmp_path / "bank")
+        assert len(rows) == len(bank) == 601
+        ids, slots = zip(*rows, strict=True)
+        assert np.array_equal(np.stack([row[0] for row in rows.values()]), bank.read(ids, slots).numpy())
+        assert [row[1] for row in rows.values()] == bank.labels(ids, slots).tolist()
+        assert rows[7, 0][1:] == (-1, "unlabeled") and rows[7, 5][1:] == (1, "support") and rows[7, 9][2] == "replay"
