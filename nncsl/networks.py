@@ -1,6 +1,5 @@
 """The one network: a residual backbone, the projector that nearest neighbours are found in, and a linear head."""
 
-import hashlib
 from typing import NamedTuple
 
 import torch
@@ -96,15 +95,6 @@ def set_mode(network: Network, *, training: bool, freeze_batchnorm: bool) -> Non
         for module in network.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.eval()
-
-
-def fingerprint(network: nn.Module) -> str:
-    """sha256 over the names and bytes of all parameters and buffers, in name order."""
-    digest = hashlib.sha256()
-    for name, value in sorted(network.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def nbytes(module: nn.Module) -> int:

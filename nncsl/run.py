@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 import kernels
+from featurebank.errors import BankError
 from nncsl import checkpoint, engine, evaluation, methods, metrics, teachers, typed
 from nncsl import config as configs
 from nncsl.config import Config
@@ -135,6 +136,8 @@ def _train(
             _, state = engine.train(run, saved)
         except Interrupted as error:
             raise RunInterrupted(f"interrupted; continue with: nncsl train --resume {folder}") from error
+        except (BankError, OSError) as error:  # a damaged or locked bank, a full disk: said in one line
+            raise UserError(f"{error}. What was saved is intact: nncsl train --resume {folder}") from error
         summary = summarize(state, config)
         checkpoint.write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
         reporter.table(f"results, in {folder}", _results(summary))

@@ -79,7 +79,7 @@ class BankTeacher:
         return Targets(torch.cat(queries), self._read(batch.old_supports))
 
     def _read(self, keys: ViewKeys) -> Tensor:
-        return self._bank.read(keys.ids, bank_slots(keys)).to(self._device)
+        return self._bank.read(keys.ids, bank_slots(keys), device=self._device)
 
 
 def bank_slots(keys: ViewKeys) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from featurebank import FeatureBank
+from featurebank import FeatureBank, fingerprint
 from nncsl import checkpoint, networks, teachers
 from nncsl.config import Config
 from nncsl.data.batches import Pool
@@ -60,7 +60,7 @@ class Teaching:
         if state.generation is not None and self._bank is None:
             self._bank = self._reopen(state.generation, str(state.teacher))
         if state.generation is None:
-            state.teacher = networks.fingerprint(self._network)
+            state.teacher = fingerprint(self._network.state_dict())
             if self._config.bank_refresh_epochs:
                 checkpoint.save(self._teacher_path, {"network": self._network.state_dict()})
             self._sweep(self._pool(0))

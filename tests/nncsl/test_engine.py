@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from featurebank import fingerprint
 from nncsl import engine, evaluation, methods, networks, run
 from nncsl.engine import DivergenceError
 from nncsl.errors import ConfigError
@@ -64,10 +65,10 @@ def test_evaluation_changes_no_state(small, make_run):
     prepared = make_run(small())
     network = engine.build_network(prepared.config, prepared.source)
     networks.set_mode(network, training=True, freeze_batchnorm=False)
-    before, random_state = networks.fingerprint(network), torch.get_rng_state()
+    before, random_state = fingerprint(network.state_dict()), torch.get_rng_state()
     first = evaluation.test_logits(network, prepared.source, prepared.config.views, torch.device("cpu"))[0]
     again = evaluation.test_logits(network, prepared.source, prepared.config.views, torch.device("cpu"))[0]
-    assert networks.fingerprint(network) == before and torch.equal(first, again)
+    assert fingerprint(network.state_dict()) == before and torch.equal(first, again)
     assert all(module.training for module in network.modules())
     assert torch.equal(torch.get_rng_state(), random_state)
 
@@ -79,7 +80,7 @@ def test_training_never_touches_the_test_set(small, make_run):
     fingerprints = []
     for prepared in (changed, make_run(small("epochs=1", "tasks=2"), "plain")):
         network, state = engine.train(prepared)
-        fingerprints.append((networks.fingerprint(network), state.accuracy_matrix))
+        fingerprints.append((fingerprint(network.state_dict()), state.accuracy_matrix))
     assert fingerprints[0][0] == fingerprints[1][0]
     assert fingerprints[0][1] != fingerprints[1][1]
 
@@ -91,7 +92,7 @@ def test_hidden_labels_do_not_reach_training(small, make_run):
     labels = poisoned.source.train_labels
     hidden = np.setdiff1d(np.arange(len(labels)), np.concatenate([task.labeled for task in poisoned.tasks]))
     labels[hidden] = (labels[hidden] + 3) % 10
-    networks_after = [networks.fingerprint(engine.train(prepared)[0]) for prepared in (plain, poisoned)]
+    networks_after = [fingerprint(engine.train(prepared)[0].state_dict()) for prepared in (plain, poisoned)]
     assert networks_after[0] == networks_after[1]
     curves = [(p.folder / "metrics.jsonl").read_text().splitlines()[0] for p in (plain, poisoned)]
     accuracies = [json.loads(line)["unlabeled_accuracy"] for line in curves]

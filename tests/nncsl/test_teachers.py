@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from featurebank import FeatureBank
+from featurebank import FeatureBank, fingerprint
 from nncsl import engine, methods, networks, optim, teachers
 from nncsl.data.batches import Batches, Pool
 from nncsl.data.tasks import Stream
@@ -186,7 +186,7 @@ def test_refreshed_pools_come_from_the_old_teacher(small, make_run, monkeypatch)
     sweep = teachers.sweep
 
     def noting(bank, network, *arguments, **options):
-        seen.append((networks.fingerprint(network), options["pool"]))
+        seen.append((fingerprint(network.state_dict()), options["pool"]))
         return sweep(bank, network, *arguments, **options)
 
     monkeypatch.setattr(teachers, "sweep", noting)
@@ -198,9 +198,9 @@ def test_refreshed_pools_come_from_the_old_teacher(small, make_run, monkeypatch)
 def test_sweep_leaves_the_network_as_it_was(small, make_run):
     scene = SecondTask(small(), make_run)
     modes = [m.training for m in scene.network.modules()]
-    before = networks.fingerprint(scene.network)
+    before = fingerprint(scene.network.state_dict())
     scene.teaching().begin(scene.state, scene.task, scene.views, None)
-    assert networks.fingerprint(scene.network) == before
+    assert fingerprint(scene.network.state_dict()) == before
     assert [m.training for m in scene.network.modules()] == modes
 
 
