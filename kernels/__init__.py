@@ -56,7 +56,7 @@ def snn(
         return _ops.without_autocast(reference.snn)(queries, supports, labels, mask, classes, temperature, smoothing)
     keep = chosen == "blockwise" and choice.keeps(queries, supports, temperature)
     options = classes, float(temperature), float(smoothing), chosen, keep
-    return _ops.snn(queries, supports, labels, mask, *options)[0]
+    return _ops.snn(queries, supports, labels, mask, *options)
 
 
 def nnd_loss(
@@ -91,4 +91,4 @@ def nnd_loss(
         checks.check_values(labels, mask, classes)
         return _ops.without_autocast(reference.nnd_loss)(*tensors, labels, mask, classes, temperature, smoothing)
     need = choice.needs_grad(queries), choice.needs_grad(supports)
-    return _ops.nnd(*tensors, labels, mask, classes, float(temperature), float(smoothing), chosen, *need)[0]
+    return _ops.nnd(*tensors, labels, mask, classes, float(temperature), float(smoothing), chosen, *need)

@@ -121,7 +121,7 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor]:
     empty = functools.partial(queries.new_empty, dtype=working_dtype(queries, supports))
     n, k = queries.shape[0], supports.shape[0]
-    state = (2, n) if backend == "blockwise" else (num_classes, n)
+    state = (3 * n + k,) if backend == "blockwise" else (num_classes, n)
     return empty((n, num_classes)), empty(state), empty((k, n) if keep else (0, 0))
 
 
@@ -155,11 +155,10 @@ def _snn_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, 
     ctx.save_for_backward(*output, queries, supports, labels, mask)
 
 
-def _snn_grad(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+def _snn_grad(ctx: Any, grad: Tensor, *_: Any, run: Any = None) -> tuple[Any, ...]:
     need_queries, need_supports = ctx.needs_input_grad[:2]
-    dq, ds = torch.ops.nncsl.snn_backward.default(
-        grad, *ctx.saved_tensors, *ctx.options, need_queries, need_supports
-    )
+    run = run or torch.ops.nncsl.snn_backward.default
+    dq, ds = run(grad, *ctx.saved_tensors, *ctx.options, need_queries, need_supports)
     return dq if need_queries else None, ds if need_supports else None, *[None] * 7
 
 
@@ -168,10 +167,10 @@ def _nnd_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, 
     ctx.dtypes = inputs[0].dtype, inputs[1].dtype
 
 
-def _nnd_grad(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
-    scaled = torch.ops.nncsl.scaled.default
+def _nnd_grad(ctx: Any, grad: Tensor, *_: Any, run: Any = None) -> tuple[Any, ...]:
+    run = run or torch.ops.nncsl.scaled.default
     return *[
-        scaled(grad, unscaled, dtype) if needed else None
+        run(grad, unscaled, dtype) if needed else None
         for unscaled, dtype, needed in zip(ctx.saved_tensors, ctx.dtypes, ctx.needs_input_grad[:2], strict=True)
     ], *[None] * 10
 
@@ -187,5 +186,57 @@ torch.library.register_autograd("nncsl::nnd", _nnd_grad, setup_context=_nnd_setu
 for _name in ("snn_backward", "scaled"):
     torch.library.register_autograd(f"nncsl::{_name}", _no_double_backward, lib=_library)
 
-snn = torch.ops.nncsl.snn.default
-nnd = torch.ops.nncsl.nnd.default
+
+def _once(operator: Any, implementation: Callable[..., Any]) -> Callable[..., Any]:
+    """Skip the dispatcher, unless a second derivative might be asked for: the operator refuses that one."""
+
+    def run(*args: Any) -> Any:
+        return operator(*args) if torch.is_grad_enabled() else implementation(*args)
+
+    return run
+
+
+_backward_of_snn = _once(torch.ops.nncsl.snn_backward.default, _snn_backward)
+_backward_of_nnd = _once(torch.ops.nncsl.scaled.default, _scaled)
+
+
+class _Snn(torch.autograd.Function):
+    """The operator without the dispatcher, whose price (0.1 ms) is felt at the sizes of a training step."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        output = _snn(*inputs)
+        _snn_setup(ctx, inputs, output)
+        return output[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        return _snn_grad(ctx, grad, run=_backward_of_snn)
+
+
+class _Nnd(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        output = _nnd(*inputs)
+        _nnd_setup(ctx, inputs, output)
+        return output[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        return _nnd_grad(ctx, grad, run=_backward_of_nnd)
+
+
+def snn(*inputs: Any) -> Tensor:
+    if torch.compiler.is_compiling():
+        return torch.ops.nncsl.snn.default(*inputs)[0]
+    if torch.is_grad_enabled():
+        return _Snn.apply(*inputs)
+    return _snn(*inputs)[0]
+
+
+def nnd(*inputs: Any) -> Tensor:
+    if torch.compiler.is_compiling():
+        return torch.ops.nncsl.nnd.default(*inputs)[0]
+    if torch.is_grad_enabled():
+        return _Nnd.apply(*inputs)
+    return _nnd(*inputs)[0]

@@ -30,10 +30,11 @@ def snn(
     dtype = working_dtype(queries, supports)
     if mask is not None:
         supports, labels = supports[mask], labels[mask]
-    one_hot = labels if labels.is_floating_point() else F.one_hot(labels, num_classes)
-    smoothed = one_hot.to(dtype) * (1 - smoothing) + smoothing / num_classes
+    weights = (labels if labels.is_floating_point() else F.one_hot(labels, num_classes)).to(dtype)
+    if smoothing:
+        weights = weights * (1 - smoothing) + smoothing / num_classes
     units = F.normalize(queries.to(dtype), dim=1, eps=EPS), F.normalize(supports.to(dtype), dim=1, eps=EPS)
-    return torch.softmax(units[0] @ units[1].t() / temperature, dim=1) @ smoothed
+    return torch.softmax(units[0] @ units[1].t() / temperature, dim=1) @ weights
 
 
 def nnd_loss(
