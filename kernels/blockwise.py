@@ -190,7 +190,9 @@ def nnd(
     query_scale, support_scale = inverse_lengths(queries, dtype), inverse_lengths(supports, dtype)
     teacher_scales = inverse_lengths(teacher_queries, dtype), inverse_lengths(teacher_supports, dtype)
     if whole.fits(queries, slots, temperature):
-        problem = whole.Whole(teacher_queries, teacher_scales[0], teacher_supports, teacher_scales[1], slots, temperature)
+        problem = whole.Whole(
+            teacher_queries, teacher_scales[0], teacher_supports, teacher_scales[1], slots, temperature
+        )
         teacher = whole.sums(problem.exponentials(), slots)
         problem = whole.Whole(queries, query_scale, supports, support_scale, slots, temperature)
         values = problem.exponentials()

@@ -50,7 +50,9 @@ def check_teacher(queries: Tensor, supports: Tensor, teacher_queries: Tensor, te
             raise ValueError(f"teacher_{name} must have {like.shape[0]} rows like {name}, got shape {list(x.shape)}")
     if teacher_queries.shape[1] != teacher_supports.shape[1]:
         dim = teacher_queries.shape[1]
-        raise ValueError(f"teacher_supports must have dim {dim} like teacher_queries, got shape {list(teacher_supports.shape)}")
+        raise ValueError(
+            f"teacher_supports must have dim {dim} like teacher_queries, got shape {list(teacher_supports.shape)}"
+        )
 
 
 def check_labels(labels: Tensor, mask: Tensor | None, supports: Tensor) -> None:
@@ -59,7 +61,9 @@ def check_labels(labels: Tensor, mask: Tensor | None, supports: Tensor) -> None:
     if not isinstance(labels, Tensor):
         raise ValueError(f"labels must be a tensor [K] or [K, C], got {type(labels).__name__}")
     if labels.dim() not in (1, 2) or labels.shape[0] != count:
-        raise ValueError(f"labels must have shape [{count}] or [{count}, C] for {count} supports, got {list(labels.shape)}")
+        raise ValueError(
+            f"labels must have shape [{count}] or [{count}, C] for {count} supports, got {list(labels.shape)}"
+        )
     allowed = INTEGERS if labels.dim() == 1 else FLOATS
     if labels.dtype not in allowed:
         kind = "of an integer type" if labels.dim() == 1 else "floating (one row of class weights per support)"

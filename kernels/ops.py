@@ -27,7 +27,7 @@ _library.define(
     "bool need_queries, bool need_supports) -> (Tensor queries, Tensor supports)"
 )
 _library.define(f"nnd({_NND_ARGS}, bool need_queries, bool need_supports) -> (Tensor loss, Tensor dq, Tensor ds)")
-_library.define("scaled(Tensor grad, Tensor unscaled, ScalarType dtype) -> Tensor")
+_library.define("nnd_backward(Tensor grad, Tensor unscaled, Tensor source) -> Tensor")
 
 
 def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,14 +97,15 @@ def _nnd(queries: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
     return loss, _or_empty(dq, queries, loss.dtype), _or_empty(ds, queries, loss.dtype)
 
 
-def _scaled(grad: Tensor, unscaled: Tensor, dtype: torch.dtype) -> Tensor:
-    return (unscaled * grad).to(dtype)
+def _nnd_backward(grad: Tensor, unscaled: Tensor, source: Tensor) -> Tensor:
+    """`source`, the vectors to be differentiated in, is here for its dtype and to be seen by autograd."""
+    return (unscaled * grad).to(source.dtype)
 
 
 _library.impl("snn", _snn, "CompositeExplicitAutograd")
 _library.impl("snn_backward", _snn_backward, "CompositeExplicitAutograd")
 _library.impl("nnd", _nnd, "CompositeExplicitAutograd")
-_library.impl("scaled", _scaled, "CompositeExplicitAutograd")
+_library.impl("nnd_backward", _nnd_backward, "CompositeExplicitAutograd")
 
 
 @torch.library.register_fake("nncsl::snn", lib=_library)
@@ -145,9 +146,9 @@ def _(queries: Tensor, supports: Tensor, *args: Any) -> tuple[Tensor, Tensor, Te
     )
 
 
-@torch.library.register_fake("nncsl::scaled", lib=_library)
-def _(grad: Tensor, unscaled: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.empty_like(unscaled, dtype=dtype)
+@torch.library.register_fake("nncsl::nnd_backward", lib=_library)
+def _(grad: Tensor, unscaled: Tensor, source: Tensor) -> Tensor:
+    return torch.empty_like(unscaled, dtype=source.dtype)
 
 
 def _snn_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -163,16 +164,18 @@ def _snn_grad(ctx: Any, grad: Tensor, *_: Any, run: Any = None) -> tuple[Any, ..
 
 
 def _nnd_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    ctx.save_for_backward(output[1], output[2])
-    ctx.dtypes = inputs[0].dtype, inputs[1].dtype
+    ctx.save_for_backward(*output[1:], *inputs[:2])
 
 
 def _nnd_grad(ctx: Any, grad: Tensor, *_: Any, run: Any = None) -> tuple[Any, ...]:
-    run = run or torch.ops.nncsl.scaled.default
-    return *[
-        run(grad, unscaled, dtype) if needed else None
-        for unscaled, dtype, needed in zip(ctx.saved_tensors, ctx.dtypes, ctx.needs_input_grad[:2], strict=True)
-    ], *[None] * 10
+    run = run or torch.ops.nncsl.nnd_backward.default
+    dq, ds, queries, supports = ctx.saved_tensors
+    need_queries, need_supports = ctx.needs_input_grad[:2]
+    return (
+        run(grad, dq, queries) if need_queries else None,
+        run(grad, ds, supports) if need_supports else None,
+        *[None] * 10,
+    )
 
 
 def _no_double_backward(ctx: Any, *_: Any) -> None:
@@ -183,7 +186,7 @@ def _no_double_backward(ctx: Any, *_: Any) -> None:
 
 torch.library.register_autograd("nncsl::snn", _snn_grad, setup_context=_snn_setup, lib=_library)
 torch.library.register_autograd("nncsl::nnd", _nnd_grad, setup_context=_nnd_setup, lib=_library)
-for _name in ("snn_backward", "scaled"):
+for _name in ("snn_backward", "nnd_backward"):
     torch.library.register_autograd(f"nncsl::{_name}", _no_double_backward, lib=_library)
 
 
@@ -197,7 +200,7 @@ def _once(operator: Any, implementation: Callable[..., Any]) -> Callable[..., An
 
 
 _backward_of_snn = _once(torch.ops.nncsl.snn_backward.default, _snn_backward)
-_backward_of_nnd = _once(torch.ops.nncsl.scaled.default, _scaled)
+_backward_of_nnd = _once(torch.ops.nncsl.nnd_backward.default, _nnd_backward)
 
 
 class _Snn(torch.autograd.Function):

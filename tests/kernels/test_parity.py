@@ -1,0 +1,122 @@
+"""Every back end against the fp64 reference: outputs and both gradients, for `snn` and `nnd_loss`."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.kernels.cases import assert_as_good_as_eager, problem, run_nnd, run_snn
+
+RUNS = {"snn": run_snn, "nnd": run_nnd}
+
+CASES: dict[str, dict[str, Any]] = {
+    "odd shape": {},
+    "one query": {"n": 1},
+    "one support": {"k": 1, "classes": 1},
+    "one support of many classes": {"k": 1, "classes": 300},
+    "smoothing": {"smoothing": 0.1},
+    "mask": {"masked": True},
+    "mask and smoothing": {"masked": True, "smoothing": 0.1},
+    "more classes than supports": {"n": 33, "k": 20, "classes": 1000, "smoothing": 0.1},
+    "classes without supports": {"n": 33, "k": 20, "classes": 40},
+    "many classes": {"n": 40, "k": 1100, "classes": 1000, "dim": 16},
+    "wide vectors": {"n": 20, "k": 30, "dim": 512},
+    "dim not a power of two": {"dim": 48},
+    "just warm": {"temperature": 0.026},
+    "cold": {"temperature": 0.01},
+    "cold, smoothing, mask": {"temperature": 0.01, "smoothing": 0.1, "masked": True},
+    "hot": {"temperature": 10.0},
+}
+BLOCKWISE_CASES: dict[str, dict[str, Any]] = {
+    "soft labels": {"soft": True},
+    "soft labels, smoothing, mask": {"soft": True, "smoothing": 0.1, "masked": True},
+    "soft labels, cold": {"soft": True, "temperature": 0.01},
+    "several blocks": {"n": 700, "k": 2000, "classes": 11, "masked": True, "smoothing": 0.1},
+    "several blocks and groups of queries": {"n": 2100, "k": 4200, "classes": 11},
+    "several blocks, cold": {"n": 1100, "k": 2000, "classes": 11, "temperature": 0.02},
+    "several blocks, soft": {"n": 1100, "k": 2000, "classes": 5, "soft": True},
+    "odd dim": {"dim": 5},
+}
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("backend", ["blockwise", "triton"])
+def test_back_end(backend: str, dtype: torch.dtype, case: dict[str, Any], run: Any, device: torch.device) -> None:
+    if backend == "triton":
+        pytest.importorskip("triton")
+        if device.type == "cpu" and torch.cuda.is_available():
+            pytest.skip("Triton runs on the GPU here")
+    assert_as_good_as_eager(run, problem(dtype=dtype, device=device, **case), backend)
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())
+@pytest.mark.parametrize("case", BLOCKWISE_CASES.values(), ids=BLOCKWISE_CASES.keys())
+def test_blockwise(case: dict[str, Any], run: Any, device: torch.device) -> None:
+    assert_as_good_as_eager(run, problem(device=device, **case), "blockwise")
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=["bf16", "fp64"])
+@pytest.mark.parametrize("temperature", [0.1, 0.01])
+def test_blockwise_dtypes(dtype: torch.dtype, temperature: float, run: Any, device: torch.device) -> None:
+    assert_as_good_as_eager(run, problem(dtype=dtype, device=device, temperature=temperature), "blockwise")
+
+
+def test_duplicated_supports_share_their_mass(device: torch.device) -> None:
+    p = problem(device=device)
+    twice = [torch.cat([x, x]) for x in (p.supports, p.labels)]
+    doubled = problem(device=device)
+    doubled = type(p)(p.queries, twice[0], p.queries, twice[0], twice[1], p.upstream, p.options)
+    once, both = run_snn(p, "blockwise"), run_snn(doubled, "blockwise")
+    torch.testing.assert_close(both["output"], once["output"])
+    torch.testing.assert_close(both["supports.grad"][:61] * 2, once["supports.grad"])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("temperature", [0.1, 0.01])
+@pytest.mark.parametrize("limit", [1 << 20, 0], ids=["whole", "blocks"])
+@pytest.mark.parametrize("name", RUNS)
+def test_gradcheck(
+    name: str, limit: int, temperature: float, soft: bool, smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import kernels
+    from kernels import sweep, whole
+
+    monkeypatch.setattr(whole, "LIMIT", limit)
+    monkeypatch.setattr(sweep, "BLOCK_ELEMENTS", 64)
+    p = problem(n=5, k=70, classes=4, dim=3, dtype=torch.float64, soft=soft, masked=True)
+    options = {**p.options, "temperature": temperature, "smoothing": smoothing, "backend": "blockwise"}
+
+    def function(queries: torch.Tensor, supports: torch.Tensor) -> torch.Tensor:
+        if name == "snn":
+            return kernels.snn(queries, supports, p.labels, **options)
+        return kernels.nnd_loss(queries, supports, p.teacher_queries, p.teacher_supports, p.labels, **options)
+
+    assert torch.autograd.gradcheck(function, (p.queries.requires_grad_(), p.supports.requires_grad_()))
+
+
+@pytest.mark.parametrize("backend", ["blockwise", "triton"])
+@pytest.mark.parametrize("temperature", [0.1, 0.01])
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())
+def test_two_runs_are_bitwise_equal(run: Any, temperature: float, backend: str, device: torch.device) -> None:
+    if backend == "triton" and (device.type == "cpu") == torch.cuda.is_available():
+        pytest.skip("Triton runs on the other device here")
+    size = {"n": 1200, "k": 3000} if backend == "blockwise" else {"n": 130, "k": 200}
+    p = problem(**size, classes=13, dim=16, device=device, temperature=temperature)
+    first, second = run(p, backend), run(p, backend)
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+
+
+def test_loss_is_finite_where_probabilities_underflow(device: torch.device) -> None:
+    """Opposite vectors at temperature .01: exp(-200) is no fp32 number, its logarithm is."""
+    supports = torch.tensor([[1.0] + [0.0] * 15, [-1.0] + [0.0] * 15], device=device)
+    labels = torch.tensor([0, 1], device=device)
+    p = problem(n=2, k=2, classes=2, dim=16, device=device, temperature=0.01)
+    p = type(p)(supports, supports, -supports, supports, labels, p.upstream, p.options)
+    result = run_nnd(p, "blockwise")
+    assert result["output"].item() == pytest.approx(200.0, rel=1e-5)
+    assert all(value.isfinite().all() for value in result.values())
