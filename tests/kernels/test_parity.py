@@ -19,7 +19,7 @@ CASES: dict[str, dict[str, Any]] = {
     "mask and smoothing": {"masked": True, "smoothing": 0.1},
     "more classes than supports": {"n": 33, "k": 20, "classes": 1000, "smoothing": 0.1},
     "classes without supports": {"n": 33, "k": 20, "classes": 40},
-    "many classes": {"n": 40, "k": 1100, "classes": 1000, "dim": 16},
+    "many classes": {"n": 24, "k": 70, "classes": 1000, "dim": 16},
     "wide vectors": {"n": 20, "k": 30, "dim": 512},
     "dim not a power of two": {"dim": 48},
     "just warm": {"temperature": 0.026},
