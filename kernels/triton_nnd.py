@@ -10,8 +10,6 @@ from kernels.sweep import COLDEST_WITHOUT_MAXIMUM
 from kernels.triton_snn import LOG2_E, Segments, cut, through_units, tile_shape
 from kernels.triton_tiles import inverse_length, load_by_class, load_rows, log_total
 
-MAX_SUPPORTS, MAX_DIM = 64, 256  # of the one-launch kernel: both sides' supports sit in registers
-
 
 @triton.jit
 def unit_side(
@@ -135,11 +133,17 @@ def _is_half(*tensors: Tensor) -> bool:
     return all(x.dtype != torch.float32 for x in tensors)
 
 
-def small_shape(supports: int, dim: int, half: bool) -> tuple[int, int, int]:
-    """Queries and supports per program, and warps."""
-    block = max(16, triton.next_power_of_2(supports))
-    wide = block * triton.next_power_of_2(dim) >= 64 * 128
-    return 32 if half or not wide else 16, block, 8 if wide else 4
+def small_shape(supports: int, dim: int, half: bool) -> tuple[int, int, int] | None:
+    """Queries and supports per program, and warps, of the one-launch kernel; None where it would spill registers."""
+    block, padded = max(16, triton.next_power_of_2(supports)), max(16, triton.next_power_of_2(dim))
+    size = block * padded
+    if half:
+        if block > 64 or padded > 256:
+            return None
+        return 32 if size <= 64 * 128 else 16, block, 4 if size < 64 * 128 and padded < 256 else 8
+    if size > 32 * 128 or padded > 128:
+        return None
+    return 16, block, 4 if size <= 16 * 128 else 8
 
 
 def _small(
@@ -154,11 +158,12 @@ def _small(
     smoothing: float,
     need_queries: bool,
     need_supports: bool,
+    shape: tuple[int, int, int],
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     vectors = [x.contiguous() for x in (queries, supports, teacher_queries, teacher_supports)]
     (n, dim), k, teacher_dim = queries.shape, supports.shape[0], teacher_queries.shape[1]
     half, teacher_half = _is_half(queries, supports), _is_half(teacher_queries, teacher_supports)
-    rows, block, warps = small_shape(k, max(dim, teacher_dim), half)
+    rows, block, warps = shape
     programs = triton.cdiv(n, rows)
 
     def empty(*shape: int) -> Tensor:
@@ -201,10 +206,13 @@ def nnd(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The loss and its gradients [N, D] and [K, D], fp32."""
     n, dim = queries.shape[0], max(queries.shape[1], teacher_queries.shape[1])
-    if supports.shape[0] <= MAX_SUPPORTS and dim <= MAX_DIM and temperature >= COLDEST_WITHOUT_MAXIMUM:
+    one_launch = small_shape(
+        supports.shape[0], dim, _is_half(queries, supports, teacher_queries, teacher_supports)
+    )  # fmt: skip
+    if one_launch is not None and temperature >= COLDEST_WITHOUT_MAXIMUM:
         return _small(
             queries, supports, teacher_queries, teacher_supports, labels, mask, num_classes, temperature, smoothing,
-            need_queries, need_supports,
+            need_queries, need_supports, one_launch,
         )  # fmt: skip
     shape = tile_shape(queries.shape[1], _is_half(queries, supports))
     teacher_shape = tile_shape(teacher_queries.shape[1], _is_half(teacher_queries, teacher_supports))

@@ -40,17 +40,18 @@ class Shape:
 
 
 def tile_shape(dim: int, half: bool, hip: bool | None = None) -> Shape:
-    """Half-precision vectors are multiplied as fp16; fp32 as three tf32 products (plain fp32 on AMD), or as one
-    where torch was told that this is precise enough."""
+    """Half-precision vectors are multiplied as fp16. fp32 vectors up to dim 128 are multiplied as three tf32
+    products (plain fp32 on AMD), wider ones, or where torch was told that this is precise enough, as one."""
     padded = max(16, triton.next_power_of_2(dim))
     hip = torch.version.hip is not None if hip is None else hip
+    warps = 8 if padded == 512 and not hip else 4
     if half:
-        size, precision = {16: 64, 32: 64, 64: 64, 128: 64, 256: 32, 512: 16}[padded], "tf32"
-    else:
-        size = {16: 64, 32: 64, 64: 64, 128: 32, 256: 16, 512: 16}[padded]
-        exact = torch.get_float32_matmul_precision() == "highest"
-        precision = ("ieee" if hip else "tf32x3") if exact else "tf32"
-    return Shape(dim, padded, max(size, 16), size, 4 if padded <= 256 else 8, precision)
+        size = {256: 32, 512: 16}.get(padded, 64)
+        return Shape(dim, padded, size, size, warps, "tf32")
+    exact = padded <= 128 and torch.get_float32_matmul_precision() == "highest"
+    precision = ("ieee" if hip else "tf32x3") if exact else "tf32"
+    size = 32 if padded <= 64 else 16
+    return Shape(dim, padded, size, size, warps, precision)
 
 
 @dataclass(frozen=True)
