@@ -167,7 +167,9 @@ def _static(args: argparse.Namespace) -> int:
     for row in static.table(targets, ["fp16", "fp32"], [args.dim]):
         rows.append(row)
         numbers = f"{row.warps:5} {row.registers:4} {row.stack:5} {row.spills:6} {row.shared:6} {row.tensor_core:11}"
-        print(f"{row.target:8} {row.kernel:28} {row.dtype} {row.dim:4} {numbers} {', '.join(row.problems())}", flush=True)
+        print(
+            f"{row.target:8} {row.kernel:28} {row.dtype} {row.dim:4} {numbers} {', '.join(row.problems())}", flush=True
+        )
     args.out.mkdir(parents=True, exist_ok=True)
     static.write(rows, args.out / "kernels-static.csv")
     return 1 if any(row.problems() for row in rows) else 0

@@ -46,7 +46,9 @@ def plot(path: Path) -> list[Path]:
         axes[1][0].set_ylabel("peak extra memory, MiB")
         axes[0][0].legend()
         first = chosen[0]
-        figure.suptitle(f"{kernel}: N = {first['N']}, D = {first['D']}, {first['dtype']}, {first['device']}, {threads} thread(s)")
+        figure.suptitle(
+            f"{kernel}: N = {first['N']}, D = {first['D']}, {first['dtype']}, {first['device']}, {threads} thread(s)"
+        )
         figure.tight_layout()
         target = path.with_name(f"{path.stem}-{kernel}.svg")
         figure.savefig(target, metadata={"Date": None})

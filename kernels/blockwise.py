@@ -5,6 +5,7 @@ recomputing them (`KEEP_LIMIT`). The backward is written by hand: see docs/kerne
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ def _finish(grad: Tensor | None, x: Units, factor: float, slots: Slots | None = 
 
 def _probabilities(sums: Sums, slots: Slots, smoothing: float) -> Tensor:
     """[n, C], smoothed."""
-    probability = sums.mass * sums.scale()
+    probability = sums.probability()
     if smoothing:
         probability.mul_(1 - smoothing).add_(smoothing / slots.num_classes)
     return slots.to_classes(probability, empty=smoothing / slots.num_classes)
@@ -143,32 +144,41 @@ def snn_backward(
 
 def _cross_entropy(
     teacher: Sums, student: Sums, slots: Slots, smoothing: float
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The sum over queries of -sum_c w'_c log w_c, and the weights and bias of its gradient (see Sweep.gradients).
+) -> tuple[Tensor, Callable[[], tuple[Tensor, Tensor | None]]]:
+    """The sum over queries of -sum_c w'_c log w_c, and how to get the weights and bias of its gradient.
 
     The gradient of the loss with respect to w_c is -w'_c / w_c, and a support's probability is its exponential
     times `scale`. Without smoothing scale / w_c is just 1 / mass_c: no quotient of two tiny numbers is formed.
     """
-    uniform = smoothing / slots.num_classes
-    scale = student.scale()
-    target = (teacher.mass * teacher.scale()).mul_(1 - smoothing).add_(uniform)
-    if smoothing:
-        probability = (student.mass * scale).mul_(1 - smoothing).add_(uniform)
-        log_probability = probability.log()
-        per_mass = scale / probability * (1 - smoothing)
-        mean_grad = (target * (probability - uniform) / probability).sum(0)
-    else:
+    target = teacher.probability()
+    if not smoothing:
         absent = target == 0
-        log_probability = student.log_probability().masked_fill_(absent, 0)
-        per_mass = student.mass.reciprocal().masked_fill_(absent, 0)
-        mean_grad = target.sum(0)
-    loss = -(target * log_probability).sum()
-    if smoothing:
-        without_slot = slots.num_classes - slots.count
-        loss -= without_slot * target.shape[1] * uniform * math.log(uniform)
-    weights = target.mul_(per_mass).neg_()
-    bias = mean_grad * scale
-    return (loss, weights, bias.squeeze(0)) if slots.soft else (loss, weights.add_(bias), None)
+        loss = -(student.log_probability().masked_fill_(absent, 0).mul_(target)).sum()
+
+        def weights() -> tuple[Tensor, Tensor | None]:
+            pull = (target / student.mass).masked_fill_(absent, 0).neg_()
+            return _with_bias(pull, target.sum(0) * student.scale(), slots)
+
+        return loss, weights
+
+    keep, uniform = 1 - smoothing, smoothing / slots.num_classes
+    target.mul_(keep).add_(uniform)
+    probability = student.probability().mul_(keep).add_(uniform)
+    without_slot = slots.num_classes - slots.count
+    constant = without_slot * target.shape[1] * uniform * math.log(uniform)
+    loss = -(probability.log().mul_(target)).sum() - constant
+
+    def smoothed_weights() -> tuple[Tensor, Tensor | None]:
+        ratio, scale = target / probability, student.scale()
+        mean_grad = (ratio * (probability - uniform)).sum(0)
+        return _with_bias(ratio.mul_(scale * -keep), mean_grad * scale, slots)
+
+    return loss, smoothed_weights
+
+
+def _with_bias(weights: Tensor, bias: Tensor, slots: Slots) -> tuple[Tensor, Tensor | None]:
+    """With integer labels the bias of every support can be part of its slot's weight."""
+    return (weights, bias.squeeze(0)) if slots.soft else (weights.add_(bias), None)
 
 
 def nnd(
@@ -196,11 +206,11 @@ def nnd(
         teacher = whole.sums(problem.exponentials(), slots)
         problem = whole.Whole(queries, query_scale, supports, support_scale, slots, temperature)
         values = problem.exponentials()
-        loss, weights, bias = _cross_entropy(teacher, whole.sums(values, slots), slots, smoothing)
+        loss, weights = _cross_entropy(teacher, whole.sums(values, slots), slots, smoothing)
         mean = 1 / queries.shape[0]
         if not (need_queries or need_supports):
             return loss * mean, None, None
-        grad = whole.logit_grad(values, weights, bias, slots)
+        grad = whole.logit_grad(values, *weights(), slots)
         return loss * mean, *problem.gradients(grad, mean, need_queries, need_supports)
     query_units, support_units = Units(queries, query_scale), _used(supports, support_scale, slots)
     teacher_query_units = Units(teacher_queries, teacher_scales[0])
@@ -214,11 +224,11 @@ def nnd(
         keep = (need_queries or need_supports) and (stop - start) * slots.num_supports <= KEEP_LIMIT
         kept = sweep.buffer(slots.num_supports) if keep else None
         student = sweep.sums(kept)
-        loss, weights, bias = _cross_entropy(teacher, student, slots, smoothing)
+        loss, weights = _cross_entropy(teacher, student, slots, smoothing)
         losses.append(loss)
         if need_queries or need_supports:
             part = None if query_grad is None else query_grad[start:stop]
-            sweep.gradients(weights, bias, student.shift, kept, part, support_grad, add_to_supports=start > 0)
+            sweep.gradients(*weights(), student.shift, kept, part, support_grad, add_to_supports=start > 0)
     query_factor, support_factor = (factor / queries.shape[0] for factor in gradient_factors(temperature))
     query_grad = _finish(query_grad, query_units, query_factor)
     support_grad = _finish(support_grad, support_units, support_factor, slots, supports.shape[0])

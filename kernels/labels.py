@@ -24,7 +24,7 @@ class Slots:
         self.classes: Tensor | None = None
         if self.soft:
             labels = labels.to(dtype)
-        elif labels.shape[0] < num_classes and num_classes > 128:
+        elif labels.shape[0] < num_classes:
             self.classes, labels = labels.unique(return_inverse=True)
         self.labels = labels
         self.num_classes = num_classes

@@ -44,6 +44,7 @@ def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+@functools.cache
 def _engine(backend: str, function: str) -> Callable[..., Any]:
     """Imports triton only if it is used."""
     if backend == "blockwise":
@@ -53,7 +54,7 @@ def _engine(backend: str, function: str) -> Callable[..., Any]:
     if function == "nnd":
         from kernels import triton_nnd
 
-        return triton_nnd.nnd
+        return getattr(triton_nnd, function)
     from kernels import triton_snn
 
     return getattr(triton_snn, function)

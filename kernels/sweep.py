@@ -49,6 +49,10 @@ class Sums(NamedTuple):
             return self.total.reciprocal().unsqueeze(0)
         return torch.exp2(self.shift - self.top) / self.total
 
+    def probability(self) -> Tensor:
+        """[slots, n]"""
+        return self.mass / self.total if self.shift is None else self.mass * self.scale()
+
     def log_probability(self) -> Tensor:
         """log of mass / total: [slots, n], -inf for a slot of no mass."""
         logs = self.mass.log() - self.total.log()
@@ -125,10 +129,10 @@ class Sweep:
             self.slots.add(mass, values, start, stop)
             if total is not None:
                 total += values.sum(0)
-        top = None if shift is None else shift.amax(0)
-        if total is None:
-            total = (mass if shift is None else mass * torch.exp2(shift - top)).sum(0)
-        return Sums(mass, total, shift, top)
+        if shift is None:
+            return Sums(mass, mass.sum(0) if total is None else total, None, None)
+        top = shift.amax(0)
+        return Sums(mass, (mass * torch.exp2(shift - top)).sum(0) if total is None else total, shift, top)
 
     def gradients(
         self,
@@ -140,7 +144,7 @@ class Sweep:
         support_grad: Tensor | None,
         add_to_supports: bool,
     ) -> None:
-        """Write the gradient [n, D] and write or add to the gradient [K, D] of the unit vectors, up to `gradient_factors`.
+        """Write the gradient [n, D], write or add to the gradient [K, D] of the unit vectors, up to gradient_factors.
 
         The gradient of a logit is its exponential (in units of exp2(shift)) times weights[slot] (+ bias).
         """

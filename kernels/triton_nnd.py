@@ -1,5 +1,8 @@
 """The distillation loss on GPUs: value and both gradients in one launch for few supports, else by class segments."""
 
+# The arguments of Triton kernels have no Python types.
+# mypy: disable-error-code="no-untyped-def"
+
 import torch
 import triton
 import triton.language as tl
@@ -7,7 +10,7 @@ from torch import Tensor
 
 from kernels.reference import EPS
 from kernels.sweep import COLDEST_WITHOUT_MAXIMUM
-from kernels.triton_snn import LOG2_E, Segments, cut, through_units, tile_shape
+from kernels.triton_snn import LOG2_E, Segments, cut, padded, through_units, tile_shape
 from kernels.triton_tiles import inverse_length, load_by_class, load_rows, log_total
 
 
@@ -121,10 +124,9 @@ def loss_kernel(
         log_target = load_by_class(teacher_mass, c, n, n_classes, n_queries, -float("inf")) - teacher_total[None, :]
         log_o = load_by_class(student_mass, c, n, n_classes, n_queries, -float("inf")) - student_total[None, :]
         target, o = tl.exp2(log_target), tl.exp2(log_o)
+        pull = target
         if SMOOTH:
             pull = keep * (keep * target + uniform) / (keep * o + uniform) * o
-        else:
-            pull = target
         where = weights + c.to(tl.int64)[:, None] * n_queries + n[None, :]
         tl.store(where, o * mean[None, :] - pull, mask=(c < n_classes)[:, None] & (n < n_queries)[None, :])
 
@@ -133,17 +135,19 @@ def _is_half(*tensors: Tensor) -> bool:
     return all(x.dtype != torch.float32 for x in tensors)
 
 
-def small_shape(supports: int, dim: int, half: bool) -> tuple[int, int, int] | None:
+def small_shape(supports: int, dim: int, half: bool, hip: bool | None = None) -> tuple[int, int, int] | None:
     """Queries and supports per program, and warps, of the one-launch kernel; None where it would spill registers."""
-    block, padded = max(16, triton.next_power_of_2(supports)), max(16, triton.next_power_of_2(dim))
-    size = block * padded
+    block, width = padded(supports), padded(dim)
+    size = block * width
+    hip = torch.version.hip is not None if hip is None else hip
+    wide = 4 if hip else 8  # AMD's warps are twice as wide
     if half:
-        if block > 64 or padded > 256:
+        if block > 64 or width > 256:
             return None
-        return 32 if size <= 64 * 128 else 16, block, 4 if size < 64 * 128 and padded < 256 else 8
-    if size > 32 * 128 or padded > 128:
+        return 32 if size <= 64 * 128 else 16, block, 4 if size < 64 * 128 and width < 256 else wide
+    if size > 32 * 128 or width > 128:
         return None
-    return 16, block, 4 if size <= 16 * 128 else 8
+    return 16, block, 4 if size <= 16 * 128 else wide
 
 
 def _small(
@@ -177,7 +181,7 @@ def _small(
         *vectors, labels, labels if mask is None else mask.to(torch.uint8), losses,
         losses if query_grad is None else query_grad, losses if partials is None else partials,
         n, k, num_classes, LOG2_E / temperature, 1 - smoothing, smoothing / num_classes, factor,
-        D=dim, DP=max(16, triton.next_power_of_2(dim)), TD=teacher_dim, TDP=max(16, triton.next_power_of_2(teacher_dim)),
+        D=dim, DP=padded(dim), TD=teacher_dim, TDP=padded(teacher_dim),
         BN=rows, BK=block, HALF=half, TEACHER_HALF=teacher_half, MASKED=mask is not None, SMOOTH=smoothing > 0,
         NEED_Q=need_queries, NEED_S=need_supports, PRECISION=tile_shape(dim, half=False).precision, EPS=EPS,
         num_warps=warps,

@@ -1,5 +1,8 @@
 """Soft nearest neighbours on GPUs: the host side of the class-segmented Triton kernels."""
 
+# The arguments of Triton kernels have no Python types.
+# mypy: disable-error-code="no-untyped-def"
+
 import math
 from dataclasses import dataclass
 
@@ -39,19 +42,24 @@ class Shape:
         }
 
 
+def padded(size: int) -> int:
+    """Sides of Triton blocks are powers of two, and of matrix products at least 16."""
+    return max(16, triton.next_power_of_2(size))
+
+
 def tile_shape(dim: int, half: bool, hip: bool | None = None) -> Shape:
     """Half-precision vectors are multiplied as fp16. fp32 vectors up to dim 128 are multiplied as three tf32
     products (plain fp32 on AMD), wider ones, or where torch was told that this is precise enough, as one."""
-    padded = max(16, triton.next_power_of_2(dim))
+    width = padded(dim)
     hip = torch.version.hip is not None if hip is None else hip
-    warps = 8 if padded == 512 and not hip else 4
+    warps = 8 if width == 512 and not hip else 4
     if half:
-        size = {256: 32, 512: 16}.get(padded, 64)
-        return Shape(dim, padded, size, size, warps, "tf32")
-    exact = padded <= 128 and torch.get_float32_matmul_precision() == "highest"
+        size = {256: 32, 512: 16}.get(width, 64)
+        return Shape(dim, width, size, size, warps, "tf32")
+    exact = width <= 128 and torch.get_float32_matmul_precision() == "highest"
     precision = ("ieee" if hip else "tf32x3") if exact else "tf32"
-    size = 32 if padded <= 64 else 16
-    return Shape(dim, padded, size, size, warps, precision)
+    size = 32 if width <= 64 else 16
+    return Shape(dim, width, size, size, warps, precision)
 
 
 @dataclass(frozen=True)
@@ -87,10 +95,9 @@ def cut(labels: Tensor, mask: Tensor | None, num_classes: int, size: int) -> Til
 def unit_rows(x: Tensor, order: Tensor, dtype: torch.dtype) -> Tensor:
     rows, dim = x.shape
     out = x.new_empty(rows, dim, dtype=dtype)
-    padded = max(16, triton.next_power_of_2(dim))
-    size = max(1, 2048 // padded)
+    size = max(1, 2048 // padded(dim))
     grid = (triton.cdiv(rows, size),)
-    tiles_of.units_kernel[grid](x.contiguous(), order, out, rows, D=dim, DP=padded, BR=size, EPS=EPS)
+    tiles_of.units_kernel[grid](x.contiguous(), order, out, rows, D=dim, DP=padded(dim), BR=size, EPS=EPS)
     return out
 
 
@@ -145,17 +152,14 @@ class Segments:
         return through_units(self.raw_supports, tiles.order, grad, tiles.used, peak, factor / self.temperature)
 
 
-def through_units(
-    source: Tensor, order: Tensor, partials: Tensor, used: Tensor, peak: Tensor, factor: float
-) -> Tensor:
+def through_units(source: Tensor, order: Tensor, partials: Tensor, used: Tensor, peak: Tensor, factor: float) -> Tensor:
     """Partial gradients [P, rows, D] of unit vectors -> gradient of the vectors, fp32."""
     rows, dim = source.shape
     out = torch.empty(rows, dim, device=source.device)
-    padded = max(16, triton.next_power_of_2(dim))
-    size = max(1, 2048 // padded)
+    size = max(1, 2048 // padded(dim))
     tiles_of.through_units_kernel[(triton.cdiv(rows, size),)](
         source, order, partials, out, used, peak, rows, partials.shape[0], factor,
-        D=dim, DP=padded, BR=size, EPS=EPS,
+        D=dim, DP=padded(dim), BR=size, EPS=EPS,
     )  # fmt: skip
     return out
 

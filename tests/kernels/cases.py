@@ -21,6 +21,7 @@ ATOL = {
     ("blockwise", torch.float64): 1e-12,
     ("triton", torch.float32): 1e-5,
     ("triton", torch.float16): 1e-2,
+    ("triton", torch.bfloat16): 1e-2,
 }
 
 
@@ -104,6 +105,8 @@ def assert_as_good_as_eager(run: Any, p: Problem, backend: str) -> None:
     wanted_dtype = torch.float64 if p.queries.dtype == torch.float64 else torch.float32
     assert ours["output"].dtype == wanted_dtype
     atol = ATOL[backend, p.queries.dtype]
+    if backend == "triton" and p.queries.is_cuda and p.queries.shape[1] > 128:
+        atol = ATOL[backend, torch.float16]  # wide fp32 vectors are multiplied as tf32, as precise as fp16
     for name, value in exact.items():
         size = max(value.abs().max().item(), 0.1)  # an exact zero may come out as rounding noise
         eager_error = (eager[name].double() - value).abs().max().item()

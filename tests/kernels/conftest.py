@@ -17,3 +17,10 @@ if not torch.cuda.is_available():
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
+
+
+@pytest.fixture
+def triton_device() -> torch.device:
+    """The GPU, or the CPU for Triton's interpreter."""
+    pytest.importorskip("triton")
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

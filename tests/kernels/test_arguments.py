@@ -67,7 +67,7 @@ def test_bad_arguments(backend: str, changes: dict[str, Any], message: str) -> N
 
 
 def test_unknown_back_end() -> None:
-    with pytest.raises(ValueError, match="backend must be one of .*got 'cuda'"):
+    with pytest.raises(ValueError, match=r"backend must be one of .*got 'cuda'"):
         call(backend="cuda")
 
 
@@ -104,6 +104,22 @@ def test_bad_numbers_propagate(backend: str, bad: float, temperature: float, dev
     assert run_nnd(p, backend)["output"].isnan()
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("temperature", [0.1, 0.01])
+def test_bad_numbers_propagate_through_triton(bad: float, temperature: float, triton_device: torch.device) -> None:
+    p = problem(n=5, k=7, dim=16, device=triton_device, temperature=temperature)
+    p.queries[1, 3] = bad
+    result = run_snn(p, "triton")
+    assert result["output"][1].isnan().all()
+    assert result["output"][0].isfinite().all()
+    assert result["supports.grad"].isnan().any()
+    assert run_nnd(p, "triton")["output"].isnan()
+    p = problem(n=5, k=7, dim=16, device=triton_device, temperature=temperature)
+    p.supports[1, 3] = bad
+    assert run_snn(p, "triton")["output"].isnan().all()
+    assert run_nnd(p, "triton")["output"].isnan()
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_bad_numbers_of_unused_supports_do_not_matter(backend: str) -> None:
     p = problem(masked=True)
@@ -112,13 +128,18 @@ def test_bad_numbers_of_unused_supports_do_not_matter(backend: str) -> None:
         assert value.isfinite().all()
 
 
-@pytest.mark.parametrize("size", [{}, {"n": 1030, "k": 1100}], ids=["whole", "blocks"])
-def test_vectors_of_length_zero_follow_normalize(size: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    ("backend", "size"), [("blockwise", {}), ("blockwise", {"n": 1030, "k": 1100}), ("triton", {"n": 20, "k": 30})]
+)
+@pytest.mark.parametrize("run", [run_snn, run_nnd])
+def test_vectors_of_length_zero_follow_normalize(run: Any, backend: str, size: dict[str, int]) -> None:
     """They have cosine 0 with everything, and the gradient of x / 1e-12."""
-    p = problem(**size)
+    if backend == "triton":
+        pytest.importorskip("triton")
+    p = problem(**size, device="cuda" if backend == "triton" and torch.cuda.is_available() else "cpu")
     p.queries[3] = 0
     p.supports[5] = 0
-    ours, reference = run_snn(p, "blockwise"), run_snn(p, "reference")
+    ours, reference = run(p, backend), run(p, "reference")
     torch.testing.assert_close(ours["output"], reference["output"], rtol=1e-4, atol=1e-6)
     for name, row in (("queries.grad", 3), ("supports.grad", 5)):
         assert reference[name][row].abs().max() > 1e6

@@ -33,7 +33,7 @@ def test_environment_forces_a_back_end(monkeypatch: pytest.MonkeyPatch) -> None:
     forced = kernels.snn(p.queries, p.supports, p.labels)
     assert torch.equal(forced, kernels.snn(p.queries, p.supports, p.labels, backend="blockwise"))
     monkeypatch.setenv("NNCSL_KERNELS", "fast")
-    with pytest.raises(ValueError, match="environment variable NNCSL_KERNELS must be one of .*got 'fast'"):
+    with pytest.raises(ValueError, match=r"environment variable NNCSL_KERNELS must be one of .*got 'fast'"):
         kernels.snn(p.queries, p.supports, p.labels)
 
 
@@ -120,7 +120,7 @@ def test_second_derivatives_are_refused(run: str) -> None:
     else:
         out = kernels.nnd_loss(queries, p.supports, p.teacher_queries, p.teacher_supports, p.labels)
     (grad,) = torch.autograd.grad(out, queries, create_graph=True)
-    with pytest.raises(RuntimeError, match="can be differentiated once.*backend='reference'"):
+    with pytest.raises(RuntimeError, match=r"can be differentiated once.*backend='reference'"):
         grad.sum().backward()
 
 
