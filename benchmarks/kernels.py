@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _repeats(k: int, quick: bool) -> int:
-    full = 7 if k > 20000 else 15 if k > 2000 else 101
+    full = 5 if k > 20000 else 15 if k > 2000 else 101
     return max(3, full // 4) if quick else full
 
 

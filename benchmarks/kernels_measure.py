@@ -48,9 +48,9 @@ def _once(provider: Provider, p: Problem) -> dict[str, float]:
 
 
 def times(providers: dict[str, Provider], p: Problem, repeats: int) -> dict[tuple[str, str], list[float]]:
-    """(provider, mode) -> milliseconds of each repetition, after two unmeasured ones."""
+    """(provider, mode) -> milliseconds of each repetition, after an unmeasured one."""
     found: dict[tuple[str, str], list[float]] = {(name, mode): [] for name in providers for mode in MODES}
-    for repetition in range(-2, repeats):
+    for repetition in range(-1, repeats):
         for name, provider in providers.items():
             measured = _once(provider, p)
             if repetition >= 0:

@@ -28,7 +28,7 @@ def unit_side(
 
 @triton.jit
 def exponentials(q, q_scale, s, used, same, scale, HALF: tl.constexpr, PRECISION: tl.constexpr):
-    """Exponentials [BN, BK] of the used supports, the sum over the class of each support [BN, BK], and over all [BN]."""
+    """Exponentials of the used supports [BN, BK], their sum over each support's class [BN, BK], and over all [BN]."""
     unit = q * q_scale[:, None]
     unit = unit.to(tl.float16) if HALF else unit
     logits = tl.dot(unit, tl.trans(s), input_precision=PRECISION) * scale
