@@ -27,7 +27,7 @@ class Problem:
 
     @property
     def flops(self) -> dict[str, float]:
-        """The least one could do: one product of queries and supports, two in the backward (nnd: plus the teacher's)."""
+        """The least one could do: one product of queries and supports, two in the backward (nnd: and the teacher's)."""
         product = 2.0 * self.queries.shape[0] * self.supports.shape[0] * self.queries.shape[1]
         forward = product * (2 if self.kernel == "nnd" else 1)
         return {"forward": forward, "backward": 2 * product, "full": forward + 2 * product}

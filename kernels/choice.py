@@ -61,12 +61,18 @@ def triton_refuses(*tensors: Tensor) -> str | None:
     return None if _triton_installed() else "a machine without triton"
 
 
-def choose(backend: str, *tensors: Tensor, num_classes: int, temperature: float) -> str:
-    """The back end for these vectors (queries, supports, ...) and labels (the last tensor)."""
+def requested(backend: str) -> str:
+    """The argument, or what the environment says if it is "auto"."""
     wanted = backend if backend != "auto" else os.environ.get(ENVIRONMENT, "auto")
     if wanted not in ("auto", *NAMES):
         source = "backend" if backend != "auto" else f"the environment variable {ENVIRONMENT}"
         raise ValueError(f"{source} must be one of {('auto', *NAMES)}, got {wanted!r}")
+    return wanted
+
+
+def choose(backend: str, *tensors: Tensor, num_classes: int, temperature: float) -> str:
+    """The back end for these vectors (queries, supports, ...) and labels (the last tensor)."""
+    wanted = requested(backend)
     if wanted in ("blockwise", "reference"):
         return wanted
     queries, supports = tensors[0], tensors[1]
