@@ -153,7 +153,7 @@ def _measure(args: argparse.Namespace, argv: list[str]) -> int:
                     print(_summary(new), flush=True)
                     rows += new
                     _write(rows, path)
-    path.with_suffix(".json").write_text(json.dumps(_facts(argv, limits), indent=2) + "\n")
+                    path.with_suffix(".json").write_text(json.dumps(_facts(argv, limits), indent=2) + "\n")
     for figure in plot(path):
         print(f"wrote {figure}")
     print(f"wrote {path}")

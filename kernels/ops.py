@@ -31,14 +31,17 @@ _library.define("nnd_backward(Tensor grad, Tensor unscaled, Tensor source) -> Te
 
 
 def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Run with autocast off: these functions choose their own precision."""
+    """Run with autocast off (these functions choose their own precision) and on the GPU of the tensors."""
 
     @functools.wraps(function)
     def run(*args: Any) -> Any:
-        device = args[0].device.type
-        if not torch.is_autocast_enabled(device):
+        device = args[0].device
+        if device.type == "cuda":
+            with torch.autocast("cuda", enabled=False), torch.cuda.device(device):
+                return function(*args)
+        if not torch.is_autocast_enabled(device.type):
             return function(*args)
-        with torch.autocast(device, enabled=False):
+        with torch.autocast(device.type, enabled=False):
             return function(*args)
 
     return run

@@ -160,12 +160,14 @@ def test_student_equal_to_teacher_has_no_gradient() -> None:
 def test_importing_is_light() -> None:
     """Neither triton nor a compiler comes in, no device is touched, and torch is nearly all of the time."""
     code = (
-        "import sys, time, torch\n"
-        "start = time.perf_counter()\n"
+        "import sys, time\n"
+        "start = time.process_time()\n"
+        "import torch\n"
+        "middle = time.process_time()\n"
         "import kernels\n"
-        "seconds = time.perf_counter() - start\n"
+        "seconds, torch_seconds = time.process_time() - middle, middle - start\n"
         "assert 'triton' not in sys.modules and 'torch._dynamo' not in sys.modules, 'heavy imports'\n"
         "assert not torch.cuda.is_initialized()\n"
-        "assert seconds < 2, seconds\n"
+        "assert seconds < max(0.5, torch_seconds / 2), (seconds, torch_seconds)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
