@@ -4,10 +4,11 @@
 
     probabilities = snn(queries, supports, labels, num_classes=10)          # [N, D], [K, D], [K] -> [N, C]
     loss = nnd_loss(queries, supports, teacher_queries, teacher_supports, labels, num_classes=10)
+    cross_entropy, minus_entropy = snn_loss(views, supports, labels, num_classes=10)
 
 Inputs need not be normalized: similarities are cosines, with torch's `normalize` convention for vectors of
 length zero. fp32, fp16 and bf16 are computed and returned in fp32 (also under autocast), fp64 in fp64. NaN and
-inf propagate. Both functions are differentiable once, in queries and supports only.
+inf propagate. The functions are differentiable once, in queries and supports only.
 """
 
 from torch import Tensor
@@ -15,8 +16,9 @@ from torch import Tensor
 from kernels import checks, choice, reference
 from kernels import ops as _ops
 from kernels.choice import backends
+from kernels.objective import Objective
 
-__all__ = ["backends", "nnd_loss", "snn"]
+__all__ = ["backends", "nnd_loss", "snn", "snn_loss"]
 
 
 def _num_classes(num_classes: int | None, labels: Tensor) -> int:
@@ -56,7 +58,7 @@ def snn(
         return _ops.without_autocast(reference.snn)(queries, supports, labels, mask, classes, temperature, smoothing)
     keep = chosen == "blockwise" and choice.keeps(queries, supports, temperature)
     options = classes, float(temperature), float(smoothing), chosen, keep
-    return _ops.snn(queries, supports, labels, mask, *options)[0]
+    return _ops.snn(queries, supports, labels, mask, *options)
 
 
 def nnd_loss(
@@ -91,4 +93,42 @@ def nnd_loss(
         checks.check_values(labels, mask, classes)
         return _ops.without_autocast(reference.nnd_loss)(*tensors, labels, mask, classes, temperature, smoothing)
     need = choice.needs_grad(queries), choice.needs_grad(supports)
-    return _ops.nnd(*tensors, labels, mask, classes, float(temperature), float(smoothing), chosen, *need)[0]
+    return _ops.nnd(*tensors, labels, mask, classes, float(temperature), float(smoothing), chosen, *need)
+
+
+def snn_loss(
+    queries: Tensor,
+    supports: Tensor,
+    labels: Tensor,
+    *,
+    small_views: int = 2,
+    sharpening: float = 0.25,
+    num_classes: int | None = None,
+    temperature: float = 0.1,
+    smoothing: float = 0.0,
+    mask: Tensor | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """The semi-supervised objective of several views of N images: (cross-entropy, minus entropy of the mean).
+
+    queries [(2 + small_views) N, D]: all first large views, all second large views, then all small views of each
+    kind. With v = snn(queries, ...) and v sharpened to v^(1 / sharpening), normalized:
+    cross-entropy: the mean over views of -sum_c target_c log v_c. Targets are sharpened and not differentiated;
+        entries under 1e-4 count as 0. The large views are each other's target, a small view's is their mean.
+    minus entropy: sum_c m_c log m_c of the mean m over views of sharpened v. Other arguments as in `snn`.
+    """
+    if small_views < 0:
+        raise ValueError(f"small_views must be >= 0, got {small_views}")
+    if not 0 < sharpening <= 1:
+        raise ValueError(f"sharpening must be in (0, 1], got {sharpening}")
+    checks.check_pair(queries, supports)
+    if queries.shape[0] == 0 or queries.shape[0] % (2 + small_views):
+        raise ValueError(
+            f"queries must have a multiple of {2 + small_views} rows (2 large and {small_views} small views "
+            f"of each image), got shape {list(queries.shape)}"
+        )
+    options = {"num_classes": num_classes, "temperature": temperature, "smoothing": smoothing, "mask": mask}
+    probabilities = snn(queries, supports, labels, backend=backend, **options)  # type: ignore[arg-type]
+    if choice.requested(backend) == "reference":
+        return reference.objective(probabilities, small_views, 1 / sharpening)
+    return Objective.apply(probabilities, small_views, 1 / sharpening)

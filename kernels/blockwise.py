@@ -5,32 +5,56 @@ recomputing them (`KEEP_LIMIT`). The backward is written by hand: see docs/kerne
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from kernels import whole
 from kernels.labels import Slots
 from kernels.reference import working_dtype
-from kernels.sweep import Sums, Sweep, through_units_, units
+from kernels.sweep import Sums, Sweep, Units, gradient_factors, inverse_lengths, through_units_
 
 MAX_QUERIES = 1024  # queries per sweep over the supports
 KEEP_LIMIT = 1 << 23  # similarities (32 MiB of fp32) up to which the exponentials are kept for the backward
 
 
-def _query_groups(num_queries: int, keep: bool) -> list[slice]:
+def _query_groups(num_queries: int, keep: bool) -> list[tuple[int, int]]:
     size = max(1, num_queries) if keep else MAX_QUERIES
-    return [slice(i, min(i + size, num_queries)) for i in range(0, num_queries, size)]
+    return [(i, min(i + size, num_queries)) for i in range(0, num_queries, size)]
 
 
-def _used(supports: Tensor, slots: Slots) -> Tensor:
-    return supports if slots.rows is None else supports[slots.rows]
+def _used(x: Tensor, scale: Tensor, slots: Slots) -> Units:
+    return Units(x, scale) if slots.rows is None else Units(x[slots.rows], scale[slots.rows])
 
 
-def _to_all_supports(grad: Tensor, supports: Tensor, slots: Slots) -> Tensor:
-    """Gradients of the used supports -> of all supports: those masked out get zero."""
-    if slots.rows is None:
+def _finish(grad: Tensor | None, x: Units, factor: float, slots: Slots | None = None, rows: int = 0) -> Tensor | None:
+    """Gradient of unit vectors -> of the vectors; with slots, of all supports: those masked out get zero."""
+    if grad is None:
+        return None
+    through_units_(grad, x, factor)
+    if slots is None or slots.rows is None:
         return grad
-    return grad.new_zeros(supports.shape).index_copy_(0, slots.rows, grad)
+    return grad.new_zeros(rows, grad.shape[1]).index_copy_(0, slots.rows, grad)
+
+
+def _probabilities(sums: Sums, slots: Slots, smoothing: float) -> Tensor:
+    """[n, C], smoothed."""
+    probability = sums.probability()
+    if smoothing:
+        probability.mul_(1 - smoothing).add_(smoothing / slots.num_classes)
+    return slots.to_classes(probability, empty=smoothing / slots.num_classes)
+
+
+def _weights(
+    grad: Tensor, mean_grad: Tensor, total: Tensor, slots: Slots, smoothing: float
+) -> tuple[Tensor, Tensor | None]:
+    """What a support's exponential is multiplied by, for the gradient of its logit: by slot [slots, n], and a bias."""
+    scale = (1 - smoothing) / total
+    weights = slots.from_classes(grad)
+    if slots.soft:
+        return weights * scale, mean_grad * -scale
+    return (weights - mean_grad).mul_(scale), None
 
 
 def snn_forward(
@@ -43,25 +67,31 @@ def snn_forward(
     smoothing: float,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Probabilities [N, C]; total and top of each query's sums [2, N]; the exponentials [K, N] if kept."""
+    """Probabilities [N, C]; the state; the exponentials [K, N] if kept.
+
+    The state is a flat [3N + K]: total and top of each query's sums, inverse lengths of queries and supports.
+    """
     dtype = working_dtype(queries, supports)
     slots = Slots(labels, mask, num_classes, dtype)
-    query_units, support_units = units(queries, dtype), units(_used(supports, slots), dtype)
-    kept = support_units.scale.new_empty((len(supports), len(queries)) if keep else (0, 0))
-    state = support_units.scale.new_zeros(2, len(queries))
-    parts = []
-    for group in _query_groups(len(queries), keep):
-        sweep = Sweep(query_units[group], support_units, slots, temperature)
+    query_scale, support_scale = inverse_lengths(queries, dtype), inverse_lengths(supports, dtype)
+    kept = support_scale.new_empty((supports.shape[0], queries.shape[0]) if keep else (0, 0))
+    if whole.fits(queries, slots, temperature):
+        problem = whole.Whole(queries, query_scale, supports, support_scale, slots, temperature)
+        sums = whole.sums(problem.exponentials(kept[: slots.num_supports] if keep else None), slots)
+        pieces = sums.total, sums.total, query_scale.view(-1), support_scale.view(-1)
+        state = torch.cat(pieces) if keep else sums.total
+        return _probabilities(sums, slots, smoothing), state, kept
+    query_units, support_units = Units(queries, query_scale), _used(supports, support_scale, slots)
+    parts, totals, tops = [], [], []
+    for start, stop in _query_groups(queries.shape[0], keep):
+        sweep = Sweep(query_units, start, stop, support_units, slots, temperature)
         sums = sweep.sums(kept if keep else None)
-        state[0, group] = sums.total
-        if sums.top is not None:
-            state[1, group] = sums.top
-        probability = (sums.mass * sums.scale()).mul_(1 - smoothing)
-        if smoothing:
-            probability += smoothing / num_classes
-        parts.append(slots.to_classes(probability, empty=smoothing / num_classes))
+        totals.append(sums.total)
+        tops.append(sums.total if sums.top is None else sums.top)
+        parts.append(_probabilities(sums, slots, smoothing))
+    state = torch.cat([*totals, *tops, query_scale.view(-1), support_scale.view(-1)])
     if len(parts) != 1:
-        parts = [torch.cat(parts) if parts else kept.new_empty(0, num_classes)]
+        return torch.cat([kept.new_empty(0, num_classes), *parts]), state, kept
     return parts[0], state, kept
 
 
@@ -83,68 +113,72 @@ def snn_backward(
     """Gradients [N, D] and [K, D] in the working precision."""
     dtype = working_dtype(queries, supports)
     slots = Slots(labels, mask, num_classes, dtype)
-    query_units, support_units = units(queries, dtype), units(_used(supports, slots), dtype)
-    keep = kept.numel() > 0
-    query_grad = torch.zeros_like(queries, dtype=dtype) if need_queries else None
-    support_grad = torch.zeros_like(support_units.raw, dtype=dtype) if need_supports else None
-    # <grad, probabilities before smoothing>, up to the factor 1 - smoothing that all weights share
-    mean_grad = torch.linalg.vecdot(grad, probabilities)
+    n, keep = queries.shape[0], kept.numel() > 0
+    total, top, query_scale, support_scale = state.split([n, n, n, supports.shape[0]])
+    # <grad, probabilities before smoothing>
+    mean_grad = (grad * probabilities).sum(1)
     if smoothing:
         mean_grad -= grad.sum(1) * (smoothing / num_classes)
         mean_grad /= 1 - smoothing
-    for group in _query_groups(len(queries), keep):
-        sweep = Sweep(query_units[group], support_units, slots, temperature)
-        scale = (1 - smoothing) / state[0, group]
-        shift = state[1:, group] if sweep.cold else None
-        weights, bias = slots.from_classes(grad[group]), None
-        if slots.soft:
-            weights, bias = weights * scale, mean_grad[group] * -scale
-        else:
-            weights = (weights - mean_grad[group]).mul_(scale)
-        sweep.gradients(
-            weights,
-            bias,
-            shift,
-            kept[: slots.num_supports] if keep else None,
-            None if query_grad is None else query_grad[group],
-            support_grad,
-        )
-    if query_grad is not None:
-        through_units_(query_grad, query_units, 1 / temperature)
-    if support_grad is not None:
-        through_units_(support_grad, support_units, 1 / temperature)
-        support_grad = _to_all_supports(support_grad, supports, slots)
-    return query_grad, support_grad
+    query_scale, support_scale = query_scale.unsqueeze(1), support_scale.unsqueeze(1)
+    kept = kept[: slots.num_supports]
+    if keep and whole.fits(queries, slots, temperature):
+        problem = whole.Whole(queries, query_scale, supports, support_scale, slots, temperature)
+        by_slot = _weights(grad, mean_grad, total, slots, smoothing)
+        return problem.gradients(whole.logit_grad(kept, *by_slot, slots), 1.0, need_queries, need_supports)
+    query_units = Units(queries, query_scale)
+    support_units = _used(supports, support_scale, slots)
+    query_grad = torch.empty_like(queries, dtype=dtype) if need_queries else None
+    support_grad = torch.empty_like(support_units.raw, dtype=dtype) if need_supports else None
+    for start, stop in _query_groups(n, keep):
+        sweep = Sweep(query_units, start, stop, support_units, slots, temperature)
+        shift = top[None, start:stop] if sweep.cold else None
+        rows = slice(start, stop)
+        weights, bias = _weights(grad[rows], mean_grad[rows], total[rows], slots, smoothing)
+        part = None if query_grad is None else query_grad[start:stop]
+        sweep.gradients(weights, bias, shift, kept if keep else None, part, support_grad, add_to_supports=start > 0)
+    query_factor, support_factor = gradient_factors(temperature)
+    query_grad = _finish(query_grad, query_units, query_factor)
+    return query_grad, _finish(support_grad, support_units, support_factor, slots, supports.shape[0])
 
 
 def _cross_entropy(
     teacher: Sums, student: Sums, slots: Slots, smoothing: float
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The sum over queries of -sum_c w'_c log w_c, and the weights and bias of its gradient (see Sweep.gradients).
+) -> tuple[Tensor, Callable[[], tuple[Tensor, Tensor | None]]]:
+    """The sum over queries of -sum_c w'_c log w_c, and how to get the weights and bias of its gradient.
 
     The gradient of the loss with respect to w_c is -w'_c / w_c, and a support's probability is its exponential
     times `scale`. Without smoothing scale / w_c is just 1 / mass_c: no quotient of two tiny numbers is formed.
     """
-    uniform = smoothing / slots.num_classes
-    scale = student.scale()
-    target = (teacher.mass * teacher.scale()).mul_(1 - smoothing).add_(uniform)
-    if smoothing:
-        probability = (student.mass * scale).mul_(1 - smoothing).add_(uniform)
-        log_probability = probability.log()
-        per_mass = scale / probability * (1 - smoothing)
-        mean_grad = (target * (probability - uniform) / probability).sum(0)
-    else:
+    target = teacher.probability()
+    if not smoothing:
         absent = target == 0
-        log_probability = student.log_probability().masked_fill_(absent, 0)
-        per_mass = student.mass.reciprocal().masked_fill_(absent, 0)
-        mean_grad = target.sum(0)
-    loss = -(target * log_probability).sum()
-    if smoothing:
-        without_slot = slots.num_classes - slots.count
-        loss -= without_slot * target.shape[1] * uniform * math.log(uniform)
-    weights = target.mul_(per_mass).neg_()
-    bias = mean_grad * scale
-    return (loss, weights, bias.squeeze(0)) if slots.soft else (loss, weights.add_(bias), None)
+        loss = -(student.log_probability().masked_fill_(absent, 0).mul_(target)).sum()
+
+        def weights() -> tuple[Tensor, Tensor | None]:
+            pull = (target / student.mass).masked_fill_(absent, 0).neg_()
+            return _with_bias(pull, target.sum(0) * student.scale(), slots)
+
+        return loss, weights
+
+    keep, uniform = 1 - smoothing, smoothing / slots.num_classes
+    target.mul_(keep).add_(uniform)
+    probability = student.probability().mul_(keep).add_(uniform)
+    without_slot = slots.num_classes - slots.count
+    constant = without_slot * target.shape[1] * uniform * math.log(uniform)
+    loss = -(probability.log().mul_(target)).sum() - constant
+
+    def smoothed_weights() -> tuple[Tensor, Tensor | None]:
+        ratio, scale = target / probability, student.scale()
+        mean_grad = (ratio * (probability - uniform)).sum(0)
+        return _with_bias(ratio.mul_(scale * -keep), mean_grad * scale, slots)
+
+    return loss, smoothed_weights
+
+
+def _with_bias(weights: Tensor, bias: Tensor, slots: Slots) -> tuple[Tensor, Tensor | None]:
+    """With integer labels the bias of every support can be part of its slot's weight."""
+    return (weights, bias.squeeze(0)) if slots.soft else (weights.add_(bias), None)
 
 
 def nnd(
@@ -163,30 +197,39 @@ def nnd(
     """The loss and its gradients [N, D] and [K, D], all in the working precision."""
     dtype = working_dtype(queries, supports, teacher_queries, teacher_supports)
     slots = Slots(labels, mask, num_classes, dtype)
-    query_units, support_units = units(queries, dtype), units(_used(supports, slots), dtype)
-    teacher_query_units = units(teacher_queries, dtype)
-    teacher_support_units = units(_used(teacher_supports, slots), dtype)
-    query_grad = torch.zeros_like(queries, dtype=dtype) if need_queries else None
-    support_grad = torch.zeros_like(support_units.raw, dtype=dtype) if need_supports else None
-    loss = torch.zeros((), dtype=dtype, device=queries.device)
-    needed = need_queries or need_supports
-    for group in _query_groups(len(queries), keep=False):
-        teacher = Sweep(teacher_query_units[group], teacher_support_units, slots, temperature).sums()
-        sweep = Sweep(query_units[group], support_units, slots, temperature)
-        size = len(sweep.queries)
-        kept = None
-        if needed and not sweep.cold and size * slots.num_supports <= KEEP_LIMIT:
-            kept = sweep.queries.new_empty(slots.num_supports, size)
+    query_scale, support_scale = inverse_lengths(queries, dtype), inverse_lengths(supports, dtype)
+    teacher_scales = inverse_lengths(teacher_queries, dtype), inverse_lengths(teacher_supports, dtype)
+    if whole.fits(queries, slots, temperature):
+        problem = whole.Whole(
+            teacher_queries, teacher_scales[0], teacher_supports, teacher_scales[1], slots, temperature
+        )
+        teacher = whole.sums(problem.exponentials(), slots)
+        problem = whole.Whole(queries, query_scale, supports, support_scale, slots, temperature)
+        values = problem.exponentials()
+        loss, weights = _cross_entropy(teacher, whole.sums(values, slots), slots, smoothing)
+        mean = 1 / queries.shape[0]
+        if not (need_queries or need_supports):
+            return loss * mean, None, None
+        grad = whole.logit_grad(values, *weights(), slots)
+        return loss * mean, *problem.gradients(grad, mean, need_queries, need_supports)
+    query_units, support_units = Units(queries, query_scale), _used(supports, support_scale, slots)
+    teacher_query_units = Units(teacher_queries, teacher_scales[0])
+    teacher_support_units = _used(teacher_supports, teacher_scales[1], slots)
+    query_grad = torch.empty_like(queries, dtype=dtype) if need_queries else None
+    support_grad = torch.empty_like(support_units.raw, dtype=dtype) if need_supports else None
+    losses = []
+    for start, stop in _query_groups(queries.shape[0], keep=False):
+        teacher = Sweep(teacher_query_units, start, stop, teacher_support_units, slots, temperature).sums()
+        sweep = Sweep(query_units, start, stop, support_units, slots, temperature)
+        keep = (need_queries or need_supports) and (stop - start) * slots.num_supports <= KEEP_LIMIT
+        kept = sweep.buffer(slots.num_supports) if keep else None
         student = sweep.sums(kept)
-        group_loss, weights, bias = _cross_entropy(teacher, student, slots, smoothing)
-        loss += group_loss
-        if needed:
-            part = None if query_grad is None else query_grad[group]
-            sweep.gradients(weights, bias, student.shift, kept, part, support_grad)
-    factor = 1 / (temperature * len(queries))
-    if query_grad is not None:
-        through_units_(query_grad, query_units, factor)
-    if support_grad is not None:
-        through_units_(support_grad, support_units, factor)
-        support_grad = _to_all_supports(support_grad, supports, slots)
-    return loss / len(queries), query_grad, support_grad
+        loss, weights = _cross_entropy(teacher, student, slots, smoothing)
+        losses.append(loss)
+        if need_queries or need_supports:
+            part = None if query_grad is None else query_grad[start:stop]
+            sweep.gradients(*weights(), student.shift, kept, part, support_grad, add_to_supports=start > 0)
+    query_factor, support_factor = (factor / queries.shape[0] for factor in gradient_factors(temperature))
+    query_grad = _finish(query_grad, query_units, query_factor)
+    support_grad = _finish(support_grad, support_units, support_factor, slots, supports.shape[0])
+    return torch.stack(losses).sum() / queries.shape[0], query_grad, support_grad

@@ -34,7 +34,7 @@ def check_vectors(name: str, x: Tensor, device: torch.device) -> None:
 def check_pair(queries: Tensor, supports: Tensor) -> None:
     check_vectors("queries", queries, queries.device if isinstance(queries, Tensor) else torch.device("cpu"))
     check_vectors("supports", supports, queries.device)
-    if len(supports) == 0:
+    if supports.shape[0] == 0:
         raise ValueError("supports is empty (shape [0, dim]): at least one support is needed")
     if supports.shape[1] != queries.shape[1]:
         raise ValueError(f"supports must have dim {queries.shape[1]} like queries, got shape {list(supports.shape)}")
@@ -42,12 +42,12 @@ def check_pair(queries: Tensor, supports: Tensor) -> None:
 
 def check_teacher(queries: Tensor, supports: Tensor, teacher_queries: Tensor, teacher_supports: Tensor) -> None:
     """The teacher's vectors correspond row by row to the student's; their dim may differ."""
-    if len(queries) == 0:
+    if queries.shape[0] == 0:
         raise ValueError("queries is empty (shape [0, dim]): a mean over queries needs at least one")
     for name, x, like in (("queries", teacher_queries, queries), ("supports", teacher_supports, supports)):
         check_vectors(f"teacher_{name}", x, queries.device)
-        if len(x) != len(like):
-            raise ValueError(f"teacher_{name} must have {len(like)} rows like {name}, got shape {list(x.shape)}")
+        if x.shape[0] != like.shape[0]:
+            raise ValueError(f"teacher_{name} must have {like.shape[0]} rows like {name}, got shape {list(x.shape)}")
     if teacher_queries.shape[1] != teacher_supports.shape[1]:
         dim = teacher_queries.shape[1]
         raise ValueError(
@@ -57,10 +57,10 @@ def check_teacher(queries: Tensor, supports: Tensor, teacher_queries: Tensor, te
 
 def check_labels(labels: Tensor, mask: Tensor | None, supports: Tensor) -> None:
     """Everything about labels and mask but their values."""
-    count = len(supports)
+    count = supports.shape[0]
     if not isinstance(labels, Tensor):
         raise ValueError(f"labels must be a tensor [K] or [K, C], got {type(labels).__name__}")
-    if labels.dim() not in (1, 2) or len(labels) != count:
+    if labels.dim() not in (1, 2) or labels.shape[0] != count:
         raise ValueError(
             f"labels must have shape [{count}] or [{count}, C] for {count} supports, got {list(labels.shape)}"
         )
@@ -116,6 +116,6 @@ def check_values(labels: Tensor, mask: Tensor | None, num_classes: int) -> None:
             raise ValueError(f"labels must be in [0, {num_classes}) for num_classes={num_classes}, got {wrong}")
     if mask is not None and _used_masks.get(mask) != mask._version:
         if not bool(mask.any()):
-            raise ValueError(f"mask uses none of the {len(mask)} supports: at least one must be True")
+            raise ValueError(f"mask uses none of the {mask.shape[0]} supports: at least one must be True")
         if mask.device.type != "cpu":
             _used_masks[mask] = mask._version

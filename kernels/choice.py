@@ -10,6 +10,7 @@ from kernels.blockwise import KEEP_LIMIT
 from kernels.sweep import COLDEST_WITHOUT_MAXIMUM
 
 NAMES = ("triton", "blockwise", "reference")
+PLAIN_LIMIT = 1 << 15  # numbers in queries and similarities below which a CPU is busy only with starting operations
 ENVIRONMENT = "NNCSL_KERNELS"
 
 
@@ -40,7 +41,7 @@ def needs_grad(x: Tensor) -> bool:
 
 def keeps(queries: Tensor, supports: Tensor, temperature: float) -> bool:
     """Whether the blockwise back end keeps its exponentials for the backward: only for small problems."""
-    small = len(queries) * len(supports) <= KEEP_LIMIT and temperature >= COLDEST_WITHOUT_MAXIMUM
+    small = queries.shape[0] * supports.shape[0] <= KEEP_LIMIT and temperature >= COLDEST_WITHOUT_MAXIMUM
     return small and (needs_grad(queries) or needs_grad(supports))
 
 
@@ -60,19 +61,28 @@ def triton_refuses(*tensors: Tensor) -> str | None:
     return None if _triton_installed() else "a machine without triton"
 
 
-def choose(backend: str, *tensors: Tensor, num_classes: int, temperature: float) -> str:
-    """The back end for these vectors (queries, supports, ...) and labels (the last tensor)."""
+def requested(backend: str) -> str:
+    """The argument, or what the environment says if it is "auto"."""
     wanted = backend if backend != "auto" else os.environ.get(ENVIRONMENT, "auto")
     if wanted not in ("auto", *NAMES):
         source = "backend" if backend != "auto" else f"the environment variable {ENVIRONMENT}"
         raise ValueError(f"{source} must be one of {('auto', *NAMES)}, got {wanted!r}")
+    return wanted
+
+
+def choose(backend: str, *tensors: Tensor, num_classes: int, temperature: float) -> str:
+    """The back end for these vectors (queries, supports, ...) and labels (the last tensor)."""
+    wanted = requested(backend)
     if wanted in ("blockwise", "reference"):
         return wanted
+    queries, supports = tensors[0], tensors[1]
+    if wanted == "auto" and queries.device.type == "cpu":
+        (n, dim), k = queries.shape, supports.shape[0]
+        warm = temperature >= COLDEST_WITHOUT_MAXIMUM
+        return "reference" if warm and n * (k + dim) < PLAIN_LIMIT and num_classes < PLAIN_LIMIT else "blockwise"
     refusal = triton_refuses(*tensors)
     if wanted == "triton":
         if refusal is not None:
             raise ValueError(f"backend='triton' can't take {refusal}: use 'blockwise' or 'auto'")
         return wanted
-    if tensors[0].device.type == "cpu" or refusal is not None:
-        return "blockwise"
-    return "triton"
+    return "triton" if refusal is None else "blockwise"

@@ -24,12 +24,12 @@ class Slots:
         self.classes: Tensor | None = None
         if self.soft:
             labels = labels.to(dtype)
-        elif len(labels) < num_classes:
+        elif labels.shape[0] < num_classes:
             self.classes, labels = labels.unique(return_inverse=True)
         self.labels = labels
         self.num_classes = num_classes
         self.count = num_classes if self.classes is None else len(self.classes)
-        self.num_supports = len(labels)
+        self.num_supports = labels.shape[0]
 
     def add(self, mass: Tensor, values: Tensor, start: int, stop: int) -> None:
         """mass[slot] += the sum of the rows of values [k, n] with that slot; k supports from start to stop."""
@@ -48,7 +48,7 @@ class Slots:
         else:
             shift.scatter_reduce_(0, self.labels[start:stop, None].expand_as(values), values, "amax")
 
-    def spread(self, weights: Tensor, start: int, stop: int, out: Tensor) -> Tensor:
+    def spread(self, weights: Tensor, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         """The weights [slots, n] of each support's class, as rows [k, n]."""
         labels = self.labels[start:stop]
         if self.soft:

@@ -27,23 +27,27 @@ _library.define(
     "bool need_queries, bool need_supports) -> (Tensor queries, Tensor supports)"
 )
 _library.define(f"nnd({_NND_ARGS}, bool need_queries, bool need_supports) -> (Tensor loss, Tensor dq, Tensor ds)")
-_library.define("scaled(Tensor grad, Tensor unscaled, ScalarType dtype) -> Tensor")
+_library.define("nnd_backward(Tensor grad, Tensor unscaled, Tensor source) -> Tensor")
 
 
 def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Run with autocast off: these functions choose their own precision."""
+    """Run with autocast off (these functions choose their own precision) and on the GPU of the tensors."""
 
     @functools.wraps(function)
     def run(*args: Any) -> Any:
-        device = args[0].device.type
-        if not torch.is_autocast_enabled(device):
+        device = args[0].device
+        if device.type == "cuda":
+            with torch.autocast("cuda", enabled=False), torch.cuda.device(device):
+                return function(*args)
+        if not torch.is_autocast_enabled(device.type):
             return function(*args)
-        with torch.autocast(device, enabled=False):
+        with torch.autocast(device.type, enabled=False):
             return function(*args)
 
     return run
 
 
+@functools.cache
 def _engine(backend: str, function: str) -> Callable[..., Any]:
     """Imports triton only if it is used."""
     if backend == "blockwise":
@@ -53,7 +57,7 @@ def _engine(backend: str, function: str) -> Callable[..., Any]:
     if function == "nnd":
         from kernels import triton_nnd
 
-        return triton_nnd.nnd
+        return getattr(triton_nnd, function)
     from kernels import triton_snn
 
     return getattr(triton_snn, function)
@@ -97,14 +101,15 @@ def _nnd(queries: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
     return loss, _or_empty(dq, queries, loss.dtype), _or_empty(ds, queries, loss.dtype)
 
 
-def _scaled(grad: Tensor, unscaled: Tensor, dtype: torch.dtype) -> Tensor:
-    return (unscaled * grad).to(dtype)
+def _nnd_backward(grad: Tensor, unscaled: Tensor, source: Tensor) -> Tensor:
+    """`source`, the vectors to be differentiated in, is here for its dtype and to be seen by autograd."""
+    return (unscaled * grad).to(source.dtype)
 
 
 _library.impl("snn", _snn, "CompositeExplicitAutograd")
 _library.impl("snn_backward", _snn_backward, "CompositeExplicitAutograd")
 _library.impl("nnd", _nnd, "CompositeExplicitAutograd")
-_library.impl("scaled", _scaled, "CompositeExplicitAutograd")
+_library.impl("nnd_backward", _nnd_backward, "CompositeExplicitAutograd")
 
 
 @torch.library.register_fake("nncsl::snn", lib=_library)
@@ -121,7 +126,7 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor]:
     empty = functools.partial(queries.new_empty, dtype=working_dtype(queries, supports))
     n, k = queries.shape[0], supports.shape[0]
-    state = (2, n) if backend == "blockwise" else (num_classes, n)
+    state = (3 * n + k,) if backend == "blockwise" else (num_classes, n)
     return empty((n, num_classes)), empty(state), empty((k, n) if keep else (0, 0))
 
 
@@ -145,9 +150,9 @@ def _(queries: Tensor, supports: Tensor, *args: Any) -> tuple[Tensor, Tensor, Te
     )
 
 
-@torch.library.register_fake("nncsl::scaled", lib=_library)
-def _(grad: Tensor, unscaled: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.empty_like(unscaled, dtype=dtype)
+@torch.library.register_fake("nncsl::nnd_backward", lib=_library)
+def _(grad: Tensor, unscaled: Tensor, source: Tensor) -> Tensor:
+    return torch.empty_like(unscaled, dtype=source.dtype)
 
 
 def _snn_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -155,23 +160,26 @@ def _snn_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, 
     ctx.save_for_backward(*output, queries, supports, labels, mask)
 
 
-def _snn_grad(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+def _snn_grad(ctx: Any, grad: Tensor, *_: Any, run: Any = None) -> tuple[Any, ...]:
     need_queries, need_supports = ctx.needs_input_grad[:2]
-    dq, ds = torch.ops.nncsl.snn_backward.default(grad, *ctx.saved_tensors, *ctx.options, need_queries, need_supports)
+    run = run or torch.ops.nncsl.snn_backward.default
+    dq, ds = run(grad, *ctx.saved_tensors, *ctx.options, need_queries, need_supports)
     return dq if need_queries else None, ds if need_supports else None, *[None] * 7
 
 
 def _nnd_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    ctx.save_for_backward(output[1], output[2])
-    ctx.dtypes = inputs[0].dtype, inputs[1].dtype
+    ctx.save_for_backward(*output[1:], *inputs[:2])
 
 
-def _nnd_grad(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
-    scaled = torch.ops.nncsl.scaled.default
-    return *[
-        scaled(grad, unscaled, dtype) if needed else None
-        for unscaled, dtype, needed in zip(ctx.saved_tensors, ctx.dtypes, ctx.needs_input_grad[:2], strict=True)
-    ], *[None] * 10
+def _nnd_grad(ctx: Any, grad: Tensor, *_: Any, run: Any = None) -> tuple[Any, ...]:
+    run = run or torch.ops.nncsl.nnd_backward.default
+    dq, ds, queries, supports = ctx.saved_tensors
+    need_queries, need_supports = ctx.needs_input_grad[:2]
+    return (
+        run(grad, dq, queries) if need_queries else None,
+        run(grad, ds, supports) if need_supports else None,
+        *[None] * 10,
+    )
 
 
 def _no_double_backward(ctx: Any, *_: Any) -> None:
@@ -182,8 +190,60 @@ def _no_double_backward(ctx: Any, *_: Any) -> None:
 
 torch.library.register_autograd("nncsl::snn", _snn_grad, setup_context=_snn_setup, lib=_library)
 torch.library.register_autograd("nncsl::nnd", _nnd_grad, setup_context=_nnd_setup, lib=_library)
-for _name in ("snn_backward", "scaled"):
+for _name in ("snn_backward", "nnd_backward"):
     torch.library.register_autograd(f"nncsl::{_name}", _no_double_backward, lib=_library)
 
-snn = torch.ops.nncsl.snn.default
-nnd = torch.ops.nncsl.nnd.default
+
+def _once(operator: Any, implementation: Callable[..., Any]) -> Callable[..., Any]:
+    """Skip the dispatcher, unless a second derivative might be asked for: the operator refuses that one."""
+
+    def run(*args: Any) -> Any:
+        return operator(*args) if torch.is_grad_enabled() else implementation(*args)
+
+    return run
+
+
+_backward_of_snn = _once(torch.ops.nncsl.snn_backward.default, _snn_backward)
+_backward_of_nnd = _once(torch.ops.nncsl.nnd_backward.default, _nnd_backward)
+
+
+class _Snn(torch.autograd.Function):
+    """The operator without the dispatcher, whose price (0.1 ms) is felt at the sizes of a training step."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        output = _snn(*inputs)
+        _snn_setup(ctx, inputs, output)
+        return output[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        return _snn_grad(ctx, grad, run=_backward_of_snn)
+
+
+class _Nnd(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        output = _nnd(*inputs)
+        _nnd_setup(ctx, inputs, output)
+        return output[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        return _nnd_grad(ctx, grad, run=_backward_of_nnd)
+
+
+def snn(*inputs: Any) -> Tensor:
+    if torch.compiler.is_compiling():
+        return torch.ops.nncsl.snn.default(*inputs)[0]
+    if torch.is_grad_enabled():
+        return _Snn.apply(*inputs)
+    return _snn(*inputs)[0]
+
+
+def nnd(*inputs: Any) -> Tensor:
+    if torch.compiler.is_compiling():
+        return torch.ops.nncsl.nnd.default(*inputs)[0]
+    if torch.is_grad_enabled():
+        return _Nnd.apply(*inputs)
+    return _nnd(*inputs)[0]

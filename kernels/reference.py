@@ -30,10 +30,11 @@ def snn(
     dtype = working_dtype(queries, supports)
     if mask is not None:
         supports, labels = supports[mask], labels[mask]
-    one_hot = labels if labels.is_floating_point() else F.one_hot(labels, num_classes)
-    smoothed = one_hot.to(dtype) * (1 - smoothing) + smoothing / num_classes
+    weights = (labels if labels.is_floating_point() else F.one_hot(labels, num_classes)).to(dtype)
+    if smoothing:
+        weights = weights * (1 - smoothing) + smoothing / num_classes
     units = F.normalize(queries.to(dtype), dim=1, eps=EPS), F.normalize(supports.to(dtype), dim=1, eps=EPS)
-    return torch.softmax(units[0] @ units[1].t() / temperature, dim=1) @ smoothed
+    return torch.softmax(units[0] @ units[1].t() / temperature, dim=1) @ weights
 
 
 def nnd_loss(
@@ -59,3 +60,33 @@ def nnd_loss(
     # The inner `where` keeps log(0) out of the graph: its gradient would be 0 * inf.
     log_predicted = torch.where(target == 0, 1.0, predicted).log()
     return -(target * log_predicted).sum(dim=1).mean()
+
+
+SMALLEST_TARGET = 1e-4
+"""Entries of a sharpened target below this are set to zero."""
+
+
+def sharpen(p: Tensor, power: float) -> Tensor:
+    """Rows p^power, normalized to sum 1."""
+    powered = p**power
+    return powered / powered.sum(dim=1, keepdim=True)
+
+
+def targets_of(sharp: Tensor, small_views: int) -> Tensor:
+    """What each view shall predict, from the sharpened predictions of all views [(2 + small_views) N, C].
+
+    The two large views are each other's target; the target of a small view is the mean of the large ones.
+    """
+    n = sharp.shape[0] // (2 + small_views)
+    large = sharp[: 2 * n]
+    one, two = torch.where(large < SMALLEST_TARGET, 0.0, large).split(n)
+    return torch.cat([two, one, *[(one + two) / 2] * small_views])
+
+
+def objective(p: Tensor, small_views: int, power: float) -> tuple[Tensor, Tensor]:
+    """Mean cross-entropy with the (constant) targets, and minus the entropy of the mean sharpened prediction."""
+    target = targets_of(sharpen(p.detach(), power), small_views)
+    mean = sharpen(p, power).mean(dim=0)
+    # Classes without supports have probability 0 everywhere and take no part: 0 log 0 = 0.
+    log_p, log_mean = (torch.where(x == 0, 1.0, x).log() for x in (p, mean))
+    return -(target * log_p).sum(dim=1).mean(), (mean * log_mean).sum()

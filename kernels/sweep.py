@@ -24,13 +24,15 @@ COLDEST_WITHOUT_MAXIMUM = 1 / 40  # exp(1 / temperature) and the products with i
 
 @dataclass(frozen=True)
 class Units:
-    """Rows of `raw` scaled to unit length on demand: `raw * scale`."""
+    """Rows of `raw` [n, D] brought to unit length on demand by `scale` [n, 1]."""
 
     raw: Tensor
     scale: Tensor
 
-    def __getitem__(self, rows: slice) -> Tensor:
-        return self.raw[rows].to(self.scale.dtype) * self.scale[rows]
+    def rows(self, start: int, stop: int, factor: float = 1.0) -> Tensor:
+        """factor * the unit vectors from start to stop."""
+        scale = self.scale[start:stop]
+        return self.raw[start:stop].to(scale.dtype) * (scale if factor == 1 else scale * factor)
 
 
 class Sums(NamedTuple):
@@ -47,22 +49,35 @@ class Sums(NamedTuple):
             return self.total.reciprocal().unsqueeze(0)
         return torch.exp2(self.shift - self.top) / self.total
 
+    def probability(self) -> Tensor:
+        """[slots, n]"""
+        return self.mass / self.total if self.shift is None else self.mass * self.scale()
+
     def log_probability(self) -> Tensor:
         """log of mass / total: [slots, n], -inf for a slot of no mass."""
         logs = self.mass.log() - self.total.log()
         return logs if self.shift is None or self.top is None else logs + (self.shift - self.top) * math.log(2)
 
 
-def units(x: Tensor, dtype: torch.dtype) -> Units:
-    length = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=dtype)
-    return Units(x, length.clamp_min_(EPS).reciprocal_())
+def inverse_lengths(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """[n, D] -> [n, 1]: what brings each row to unit length."""
+    return torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=dtype).clamp_min_(EPS).reciprocal_()
+
+
+def gradient_factors(temperature: float) -> tuple[float, float]:
+    """What `Sweep.gradients` leaves out of the gradients of query and support unit vectors.
+
+    The gradient of a cosine is 1 / temperature times that of its logit; for supports log2(e) / temperature of it
+    is already in the scaled queries.
+    """
+    return 1 / temperature, math.log(2)
 
 
 def through_units_(grad: Tensor, x: Units, factor: float) -> Tensor:
     """In place: the gradient with respect to `x.raw`, given factor * grad with respect to the unit vectors."""
-    for start in range(0, len(grad), 4096):
-        rows = slice(start, start + 4096)
-        unit, scale, block = x[rows], x.scale[rows], grad[rows]
+    for start in range(0, grad.shape[0], 4096):
+        block, scale = grad[start : start + 4096], x.scale[start : start + 4096]
+        unit = x.rows(start, start + 4096)
         along = (unit * block).sum(dim=1, keepdim=True)
         along.masked_fill_(scale >= 1 / EPS, 0)  # a vector shorter than EPS is only divided by a constant
         block.addcmul_(unit, along, value=-1).mul_(scale * factor)
@@ -70,49 +85,54 @@ def through_units_(grad: Tensor, x: Units, factor: float) -> Tensor:
 
 
 class Sweep:
-    """All supports against one group of queries: the loops over blocks."""
+    """All supports against the queries from start to stop: the loops over blocks."""
 
-    def __init__(self, queries: Tensor, supports: Units, slots: Slots, temperature: float) -> None:
-        self.queries = queries  # [n, D] unit vectors
-        self.scaled = queries * (math.log2(math.e) / temperature)
+    def __init__(
+        self, queries: Units, start: int, stop: int, supports: Units, slots: Slots, temperature: float
+    ) -> None:
+        self.scaled = queries.rows(start, stop, math.log2(math.e) / temperature)
         self.supports, self.slots = supports, slots
         self.cold = temperature < COLDEST_WITHOUT_MAXIMUM
-        n = max(1, len(queries))
-        block = min(max(BLOCK_ELEMENTS // n, 32), 4096, slots.num_supports)
-        self.blocks = [(i, min(i + block, slots.num_supports)) for i in range(0, slots.num_supports, block)]
-        self.buffer = queries.new_empty(block, len(queries))
+        self.block = min(max(BLOCK_ELEMENTS // (stop - start), 32), 4096, slots.num_supports)
+        self.blocks = [(i, min(i + self.block, slots.num_supports)) for i in range(0, slots.num_supports, self.block)]
+
+    def buffer(self, rows: int | None = None) -> Tensor:
+        """Room for the similarities of some supports (by default one block) with all queries."""
+        return self.scaled.new_empty(self.block if rows is None else rows, self.scaled.shape[0])
 
     def _logits(self, start: int, stop: int, out: Tensor) -> Tensor:
-        return torch.mm(self.supports[start:stop], self.scaled.t(), out=out)
+        return torch.mm(self.supports.rows(start, stop), self.scaled.t(), out=out)
 
     def _maximum(self) -> Tensor:
         rows = 1 if self.slots.soft else self.slots.count
-        shift = self.scaled.new_full((rows, len(self.scaled)), -math.inf)
+        shift = self.scaled.new_full((rows, self.scaled.shape[0]), -math.inf)
+        buffer = self.buffer()
         for start, stop in self.blocks:
-            self.slots.maximum(shift, self._logits(start, stop, self.buffer[: stop - start]), start, stop)
+            self.slots.maximum(shift, self._logits(start, stop, buffer[: stop - start]), start, stop)
         return shift
 
     def _exponentials(self, start: int, stop: int, shift: Tensor | None, out: Tensor) -> Tensor:
         logits = self._logits(start, stop, out)
         if shift is not None:
-            logits -= shift if self.slots.soft or len(shift) == 1 else shift[self.slots.labels[start:stop]]
+            logits -= shift if self.slots.soft or shift.shape[0] == 1 else shift[self.slots.labels[start:stop]]
         return logits.exp2_()
 
     def sums(self, kept: Tensor | None = None) -> Sums:
         """Class masses and totals; `kept` [K, n], if given, receives the exponentials."""
         shift = self._maximum() if self.cold else None
-        mass = self.scaled.new_zeros(self.slots.count, len(self.scaled))
-        total = self.scaled.new_zeros(len(self.scaled))
+        mass = self.scaled.new_zeros(self.slots.count, self.scaled.shape[0])
+        total = self.scaled.new_zeros(self.scaled.shape[0]) if self.slots.soft else None
+        buffer = self.buffer() if kept is None else kept
         for start, stop in self.blocks:
-            out = self.buffer[: stop - start] if kept is None else kept[start:stop]
+            out = buffer[: stop - start] if kept is None else kept[start:stop]
             values = self._exponentials(start, stop, shift, out)
             self.slots.add(mass, values, start, stop)
-            if self.slots.soft:
+            if total is not None:
                 total += values.sum(0)
         if shift is None:
-            return Sums(mass, total if self.slots.soft else mass.sum(0), None, None)
+            return Sums(mass, mass.sum(0) if total is None else total, None, None)
         top = shift.amax(0)
-        return Sums(mass, total if self.slots.soft else (mass * torch.exp2(shift - top)).sum(0), shift, top)
+        return Sums(mass, (mass * torch.exp2(shift - top)).sum(0) if total is None else total, shift, top)
 
     def gradients(
         self,
@@ -122,20 +142,22 @@ class Sweep:
         kept: Tensor | None,
         query_grad: Tensor | None,
         support_grad: Tensor | None,
+        add_to_supports: bool,
     ) -> None:
-        """Add to the gradients [n, D] and [K, D] of the unit vectors, up to the factor 1 / temperature.
+        """Write the gradient [n, D], write or add to the gradient [K, D] of the unit vectors, up to gradient_factors.
 
         The gradient of a logit is its exponential (in units of exp2(shift)) times weights[slot] (+ bias).
         """
-        scratch = torch.empty_like(self.buffer)
+        scratch = self.buffer()
+        buffer = self.buffer() if kept is None else kept
         for start, stop in self.blocks:
             size = stop - start
-            values = self._exponentials(start, stop, shift, self.buffer[:size]) if kept is None else kept[start:stop]
+            values = self._exponentials(start, stop, shift, buffer[:size]) if kept is None else kept[start:stop]
             grad = self.slots.spread(weights, start, stop, scratch[:size])
             if bias is not None:
                 grad += bias
             grad *= values
             if support_grad is not None:
-                support_grad[start:stop].addmm_(grad, self.queries)
+                support_grad[start:stop].addmm_(grad, self.scaled, beta=int(add_to_supports))
             if query_grad is not None:
-                query_grad.addmm_(grad.t(), self.supports[start:stop])
+                query_grad.addmm_(grad.t(), self.supports.rows(start, stop), beta=int(start > 0))

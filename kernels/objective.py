@@ -1,0 +1,40 @@
+"""The SNN objective on probabilities: value and gradient of both terms together.
+
+Plain autograd would run some fifty small operations over [views, C] here, as many as everything else of the step;
+sharing the sharpened predictions leaves half of them (measured by `benchmarks.kernels_snn_loss`).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from kernels.reference import sharpen, targets_of
+
+
+class Objective(torch.autograd.Function):
+    """probabilities [(2 + small_views) N, C] -> cross-entropy with the other views, minus entropy of the mean."""
+
+    @staticmethod
+    def forward(ctx: Any, p: Tensor, small_views: int, power: float) -> tuple[Tensor, Tensor]:
+        sharp = sharpen(p, power)
+        target = targets_of(sharp, small_views)
+        mean = sharp.mean(0)
+        # Classes without supports have probability 0 everywhere and take no part: 0 log 0 = 0.
+        log_p = torch.where(p == 0, 1.0, p).log_()
+        log_mean = torch.where(mean == 0, 1.0, mean).log_()
+        entropy = mean @ log_mean
+        cross_entropy = (target * log_p).sum() / -p.shape[0]
+        if ctx.needs_input_grad[0]:
+            per_view = torch.where(p == 0, 1.0, p).mul_(p.shape[0]).reciprocal_()
+            # d entropy / d mean = log mean + 1; the 1 drops out against the normalization of sharpening.
+            spread = log_mean - (sharp @ log_mean).unsqueeze(1)
+            ctx.save_for_backward(target.neg_().mul_(per_view), spread.mul_(sharp).mul_(per_view).mul_(power))
+        return cross_entropy, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, cross_entropy: Tensor, entropy: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        by_cross_entropy, by_entropy = ctx.saved_tensors
+        return torch.addcmul(by_cross_entropy * cross_entropy, by_entropy, entropy), None, None

@@ -1,0 +1,26 @@
+"""Triton kernels run on the GPU where there is one, and in Triton's interpreter elsewhere.
+
+The interpreter has to be chosen before triton is imported for the first time, hence here.
+"""
+
+import os
+
+import pytest
+import torch
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)] if torch.cuda.is_available() else ["cpu"]
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> torch.device:
+    return torch.device(request.param)
+
+
+@pytest.fixture
+def triton_device() -> torch.device:
+    """The GPU, or the CPU for Triton's interpreter."""
+    pytest.importorskip("triton")
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
