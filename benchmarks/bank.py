@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from benchmarks.bank_history import current_commit
 from benchmarks.bank_projections import digit_projections
 from featurebank import FeatureBank
 from featurebank.codecs import make_codec
@@ -224,10 +225,11 @@ def reached(value: float, target: str) -> bool:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bank", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the sizes, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args(argv)
-    scale = 10 if options.quick else 1
+    commit = current_commit()  # now: it may move while this runs
+    scale = 25 if options.quick else 1
     torch.manual_seed(0)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="bank-", dir=Path.cwd()) as name:
@@ -244,7 +246,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{section:8} {what:36} {measure:42} {value:12.4g}{verdict}")
     about: dict[str, Any] = {
         "command": " ".join(["python -m benchmarks.bank", *(sys.argv[1:] if argv is None else argv)]),
-        "commit": subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip(),
+        "commit": commit,
         "seed": 0,
         "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, 1 thread used",
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "h5py": h5py.__version__},
