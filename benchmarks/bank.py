@@ -58,7 +58,7 @@ def keys(rows: int, slots: int) -> tuple[Tensor, Tensor]:
 
 def filled(path: Path, features: Tensor, codec: str, slots: int) -> FeatureBank:
     ids, slot_numbers = keys(len(features), slots)
-    bank = FeatureBank.create(path, codec=codec)
+    bank = FeatureBank.create(path, codec=codec, overwrite=True)
     for block in torch.arange(len(features)).split(4096):
         bank.write(ids[block], slot_numbers[block], features[block])
     bank.commit()
@@ -138,9 +138,11 @@ def large(folder: Path, images: int, repeats: int) -> list[Row]:
         with (folder / f"plain-{number}").open("wb") as file:
             file.write(raw)
             os.fsync(file.fileno())
+        if number:
+            (folder / f"plain-{number - 1}").unlink()  # as the bank removes its predecessor below
 
     def fill(number: int) -> None:
-        filled(folder / f"large-{number}", features, "fp16", 16).close()
+        filled(folder / "large", features, "fp16", 16).close()
 
     seconds = interleaved({"one write and fsync": plain_write, "bank": fill}, repeats)
     megabytes = len(raw) / 1e6
@@ -149,7 +151,7 @@ def large(folder: Path, images: int, repeats: int) -> list[Row]:
         ("fill", "one write and fsync of ready bytes", "MB/s", megabytes / seconds["one write and fsync"], ""),
     ]
     for residency in ("disk", "ram"):
-        command = [sys.executable, "-c", MEASURE, str(folder / "large-0"), residency, str(images)]
+        command = [sys.executable, "-c", MEASURE, str(folder / "large"), residency, str(images)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         opened, read, memory, size = map(float, done.stdout.split())
         name = f"{rows} rows, {residency}"
@@ -228,7 +230,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args(argv)
-    commit = current_commit()  # now: it may move while this runs
+    commit, load = current_commit(), round(os.getloadavg()[0], 1)  # now: both may change while this runs
     scale = 25 if options.quick else 1
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -249,6 +251,7 @@ def main(argv: list[str] | None = None) -> int:
         "commit": commit,
         "seed": 0,
         "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, 1 thread used",
+        "load average before": load,  # well above 1: others were at work, only ratios within a section count
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "h5py": h5py.__version__},
         "missed targets": [" ".join(map(str, row[:3])) for row in missed],
     }
