@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from benchmarks.bank_history import current_commit
 from benchmarks.bank_projections import digit_projections
 from featurebank import FeatureBank
 from featurebank.codecs import make_codec
@@ -57,7 +58,7 @@ def keys(rows: int, slots: int) -> tuple[Tensor, Tensor]:
 
 def filled(path: Path, features: Tensor, codec: str, slots: int) -> FeatureBank:
     ids, slot_numbers = keys(len(features), slots)
-    bank = FeatureBank.create(path, codec=codec)
+    bank = FeatureBank.create(path, codec=codec, overwrite=True)
     for block in torch.arange(len(features)).split(4096):
         bank.write(ids[block], slot_numbers[block], features[block])
     bank.commit()
@@ -137,9 +138,11 @@ def large(folder: Path, images: int, repeats: int) -> list[Row]:
         with (folder / f"plain-{number}").open("wb") as file:
             file.write(raw)
             os.fsync(file.fileno())
+        if number:
+            (folder / f"plain-{number - 1}").unlink()  # as the bank removes its predecessor below
 
     def fill(number: int) -> None:
-        filled(folder / f"large-{number}", features, "fp16", 16).close()
+        filled(folder / "large", features, "fp16", 16).close()
 
     seconds = interleaved({"one write and fsync": plain_write, "bank": fill}, repeats)
     megabytes = len(raw) / 1e6
@@ -148,7 +151,7 @@ def large(folder: Path, images: int, repeats: int) -> list[Row]:
         ("fill", "one write and fsync of ready bytes", "MB/s", megabytes / seconds["one write and fsync"], ""),
     ]
     for residency in ("disk", "ram"):
-        command = [sys.executable, "-c", MEASURE, str(folder / "large-0"), residency, str(images)]
+        command = [sys.executable, "-c", MEASURE, str(folder / "large"), residency, str(images)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         opened, read, memory, size = map(float, done.stdout.split())
         name = f"{rows} rows, {residency}"
@@ -224,10 +227,11 @@ def reached(value: float, target: str) -> bool:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bank", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the sizes, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args(argv)
-    scale = 10 if options.quick else 1
+    commit, load = current_commit(), round(os.getloadavg()[0], 1)  # now: both may change while this runs
+    scale = 25 if options.quick else 1
     torch.manual_seed(0)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="bank-", dir=Path.cwd()) as name:
@@ -244,9 +248,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{section:8} {what:36} {measure:42} {value:12.4g}{verdict}")
     about: dict[str, Any] = {
         "command": " ".join(["python -m benchmarks.bank", *(sys.argv[1:] if argv is None else argv)]),
-        "commit": subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip(),
+        "commit": commit,
         "seed": 0,
         "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, 1 thread used",
+        "load average before": load,  # well above 1: others were at work, only ratios within a section count
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "h5py": h5py.__version__},
         "missed targets": [" ".join(map(str, row[:3])) for row in missed],
     }

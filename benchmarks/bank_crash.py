@@ -18,7 +18,6 @@ import random
 import select
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,7 +28,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.bank_history import Broken, play, start, steps_held, writer_finds_clean_directory
+from benchmarks.bank_history import Broken, current_commit, play, start, steps_held, writer_finds_clean_directory
 from benchmarks.bank_power import Recorder, Volume
 from featurebank import CorruptBank, FeatureBank
 
@@ -205,7 +204,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args(argv)
-    began = time.perf_counter()
+    commit, began = current_commit(), time.perf_counter()
     accidents: list[Accident] = []
     failure = None
     with tempfile.TemporaryDirectory(prefix="bank-crash-", dir=Path.cwd()) as name:
@@ -225,7 +224,7 @@ def main(argv: list[str] | None = None) -> int:
     counts = Counter(str(accident["kind"]) for accident in accidents)
     summary = {
         "command": " ".join(["python -m benchmarks.bank_crash", *(sys.argv[1:] if argv is None else argv)]),
-        "commit": subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip(),
+        "commit": commit,
         "seed": options.seed,
         "seconds": round(time.perf_counter() - began, 1),
         "accidents": dict(counts),
