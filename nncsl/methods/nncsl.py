@@ -1,6 +1,6 @@
 """NNCSL: soft nearest-neighbour learning on the current classes, and its distillation on the old ones."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ class NNCSL(Method):
     def _neighbours(
         self, student: Student, batch: Batch, labels: Tensor, classes: Classes, config: Config
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """L_SNN, L_MEM and the predicted classes [views, N].
+        """L_SNN, L_MEM and the classes that the large views are taken for, [2, N].
 
         With the filter, images of the current task meet the current supports and remembered unlabeled images the old
         ones: labeled and unlabeled images then have the same classes, which L_MEM relies on.
@@ -52,24 +52,25 @@ class NNCSL(Method):
         else:
             groups = [(torch.ones_like(replayed), torch.ones_like(old), classes.seen)]
         snn, mem = student.queries.new_zeros(()), student.queries.new_zeros(())
-        predictions = torch.zeros(student.queries.shape[:2], dtype=torch.int64, device=device)
+        predictions = torch.zeros((2, len(replayed)), dtype=torch.int64, device=device)
         for images, supports, names in groups:
             count = int(images.sum())
             if not count:
                 continue
-            queries = student.queries if count == len(images) else student.queries[:, images]
-            probabilities = kernels.snn(
-                queries.flatten(0, 1),
-                student.supports[supports],
-                classes.renumber(labels[supports], names),
-                num_classes=len(names),
-                temperature=config.tau,
-                smoothing=config.smoothing,
-            ).unflatten(0, (len(queries), count))
+            queries = (student.queries if count == len(images) else student.queries[:, images]).flatten(0, 1)
+            voters = student.supports[supports], classes.renumber(labels[supports], names)
+            options: dict[str, Any] = {
+                "num_classes": len(names),
+                "temperature": config.tau,
+                "smoothing": config.smoothing,
+            }
+            small_views = len(student.queries) - 2
+            parts = kernels.snn_loss(queries, *voters, small_views=small_views, sharpening=config.sharpening, **options)
             share = count / len(images)
-            snn = snn + share * objectives.snn_loss(probabilities, config.sharpening)
-            mem = mem + share * objectives.mem_loss(probabilities, config.sharpening)
-            predictions[:, images] = torch.tensor(names, device=device)[probabilities.detach().argmax(dim=-1)]
+            snn, mem = snn + share * parts[0], mem + share * parts[1]
+            with torch.no_grad():  # for the record only
+                votes = kernels.snn(queries[: 2 * count], *voters, **options).unflatten(0, (2, count))
+            predictions[:, images] = torch.tensor(names, device=device)[votes.argmax(dim=-1)]
         return snn, mem, predictions
 
 

@@ -60,67 +60,65 @@ def scene():
 
 
 def ours(views, supports, labels, classes=3):
-    probabilities = kernels.snn(
-        views.flatten(0, 1), supports, labels, num_classes=classes, temperature=TAU, smoothing=SMOOTHING
-    ).unflatten(0, views.shape[:2])
-    return objectives.snn_loss(probabilities, SHARPENING), objectives.mem_loss(probabilities, SHARPENING)
+    return kernels.snn_loss(
+        views.flatten(0, 1),
+        supports,
+        labels,
+        small_views=len(views) - 2,
+        sharpening=SHARPENING,
+        num_classes=classes,
+        temperature=TAU,
+        smoothing=SMOOTHING,
+    )
 
 
-def test_snn_and_mem_equal_the_naive_loops(scene):
-    snn, mem = ours(*scene)
-    expected = naive_step(*(x.tolist() for x in scene), 3)
+@pytest.mark.parametrize("small_views", [0, 1, 2])
+def test_snn_and_mem_equal_the_naive_loops(scene, small_views):
+    views, supports, labels = scene
+    views = views[: 2 + small_views]
+    snn, mem = ours(views, supports, labels)
+    expected = naive_step(views.tolist(), supports.tolist(), labels.tolist(), 3)
     assert (snn.item(), mem.item()) == pytest.approx(expected, rel=1e-10)
 
 
-def test_gradients_reach_queries_and_supports_as_finite_differences_say(scene):
-    """Targets count as constants, so the numeric derivative keeps them where they were."""
-    views, supports, labels = scene
-    probabilities = kernels.snn(
-        views.flatten(0, 1), supports, labels, num_classes=3, temperature=TAU, smoothing=SMOOTHING
-    ).unflatten(0, (4, 7))
-    targets = objectives.view_targets(probabilities, SHARPENING)
-    assert not targets.requires_grad
-    sum(ours(*scene)).backward()
-
-    def value():
-        p = kernels.snn(views.flatten(0, 1), supports, labels, num_classes=3, temperature=TAU, smoothing=SMOOTHING)
-        p = p.unflatten(0, (4, 7))
-        return (objectives.cross_entropy(targets, p) + objectives.mem_loss(p, SHARPENING)).item()
-
-    for tensor in (views, supports):
-        flat, gradient = tensor.data.view(-1), tensor.grad.view(-1)
-        for at in range(0, flat.numel(), 37):
-            before = flat[at].item()
-            flat[at] = before + 1e-6
-            up = value()
-            flat[at] = before - 1e-6
-            down = value()
-            flat[at] = before
-            assert gradient[at].item() == pytest.approx((up - down) / 2e-6, rel=1e-4, abs=1e-8)
+def test_confident_predictions_cut_small_targets_to_zero(scene):
+    """Views on top of their supports: the other classes' targets are under the threshold, and count as zero."""
+    _, supports, labels = scene
+    views = supports.detach()[None, ::2].repeat(4, 1, 1) + 0.01
+    sharp = naive_sharpen(naive_snn(views[0, 0].tolist(), supports.tolist(), labels.tolist(), 3))
+    assert 0 < min(sharp) < 1e-4
+    expected = naive_step(views.tolist(), supports.tolist(), labels.tolist(), 3)
+    assert tuple(x.item() for x in ours(views, supports, labels)) == pytest.approx(expected, rel=1e-10)
 
 
-def test_large_views_are_each_others_targets():
-    p = torch.tensor([[[0.9, 0.1]], [[0.2, 0.8]], [[0.5, 0.5]]], dtype=torch.float64)
-    targets = objectives.view_targets(p, 0.5)
-    first, second = [0.81 / 0.82, 0.01 / 0.82], [0.04 / 0.68, 0.64 / 0.68]
-    assert targets[0, 0].tolist() == pytest.approx(second)
-    assert targets[1, 0].tolist() == pytest.approx(first)
-    assert targets[2, 0].tolist() == pytest.approx([(a + b) / 2 for a, b in zip(first, second, strict=True)])
+def test_large_views_are_each_others_targets_and_small_ones_have_none(scene):
+    """Targets are constants: moving only the first large view's class moves the loss of the others towards it."""
+    _, supports, labels = scene
+    at = {c: supports.detach()[labels == c][0] for c in range(3)}
+    agreeing = torch.stack([at[0], at[0], at[0], at[0]])[:, None]
+    disagreeing = torch.stack([at[0], at[1], at[0], at[0]])[:, None]
+    assert ours(agreeing, supports, labels)[0] < ours(disagreeing, supports, labels)[0]
+    small_astray = torch.stack([at[0], at[0], at[0], at[2]])[:, None]
+    astray, agreed = ours(small_astray, supports, labels)[0], ours(agreeing, supports, labels)[0]
+    # One of four views is wrong; were it a target too, the large views' losses would rise with it.
+    wrong = naive_snn(at[2].tolist(), supports.tolist(), labels.tolist(), 3)
+    right = naive_snn(at[0].tolist(), supports.tolist(), labels.tolist(), 3)
+    assert (astray - agreed).item() == pytest.approx((math.log(right[0]) - math.log(wrong[0])) / 4, rel=0.05)
 
 
-def test_small_target_probabilities_count_as_zero():
-    p = torch.tensor([[[0.95, 0.05]], [[0.85, 0.15]]])
-    targets = objectives.view_targets(p, 0.25)
-    assert targets[1, 0, 1] == 0.0  # (.05/.95)^4 is under 1e-4
-    assert targets[0, 0, 1] > 1e-4  # (.15/.85)^4 is not
-
-
-def test_mem_prefers_spread_predictions():
+def test_mem_prefers_spread_predictions(scene):
     """Minimizing L_MEM maximizes the entropy of the mean: spread is lower than collapsed."""
-    spread = torch.eye(4).repeat(2, 1, 1).clamp(0.01, 0.97)
-    collapsed = spread[:, :1].expand(-1, 4, -1)
-    assert objectives.mem_loss(spread, 0.25) < objectives.mem_loss(collapsed, 0.25)
-    assert objectives.mem_loss(spread, 0.25).item() == pytest.approx(-math.log(4), abs=1e-3)
+    _, supports, labels = scene
+    spread = supports.detach()[None].repeat(4, 1, 1)
+    collapsed = supports.detach()[labels == 0][:1].expand(4, 9, -1)
+    assert ours(spread, supports, labels)[1] < ours(collapsed, supports, labels)[1] - 0.5
+    assert ours(spread, supports, labels)[1].item() == pytest.approx(-math.log(3), abs=0.01)
+
+
+def test_gradients_reach_queries_and_supports(scene):
+    views, supports, labels = scene
+    sum(ours(*scene)).backward()
+    assert views.grad.abs().min() > 0 and supports.grad.abs().min() > 0
 
 
 def test_nnd_equals_the_naive_loops_and_leaves_the_teacher_alone():

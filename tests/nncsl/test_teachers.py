@@ -134,6 +134,11 @@ def test_training_batchnorm_moves_the_student_away_from_its_teacher(small, make_
     teaching.close()
 
 
+def parameters_alive():
+    networks_alive = [o for o in gc.get_objects() if type(o) is Network]
+    return sum(p.numel() for network in networks_alive for p in network.parameters())
+
+
 @pytest.mark.parametrize(("mode", "alive"), [("features", 1), ("model", 2), ("none", 1)])
 def test_how_many_networks_are_alive_while_a_task_trains(small, make_run, monkeypatch, mode, alive):
     """Counted where the losses are computed: every Network object that the interpreter can still reach."""
@@ -143,12 +148,11 @@ def test_how_many_networks_are_alive_while_a_task_trains(small, make_run, monkey
 
     def counting(self, *arguments):
         gc.collect()
-        found = [o for o in gc.get_objects() if isinstance(o, Network)]
-        counts.append(sum(sum(p.numel() for p in o.parameters()) for o in found))
+        counts.append(parameters_alive())
         return losses(self, *arguments)
 
     gc.collect()
-    before = sum(sum(p.numel() for p in o.parameters()) for o in gc.get_objects() if isinstance(o, Network))
+    before = parameters_alive()
     monkeypatch.setattr(methods.METHODS["nncsl"], "losses", counting)
     network, _ = engine.train(run)
     size = sum(p.numel() for p in network.parameters())
