@@ -1,6 +1,8 @@
 """A run's state in one file, replaced atomically: whatever happens, the last complete one is there."""
 
+import io
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,20 +20,9 @@ class CheckpointError(UserError):
 
 def save(path: Path, state: Mapping[str, Any]) -> None:
     """Tensors, numbers, strings, lists and dicts of them; written beside, synced, then renamed over the old one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".new")
-    try:
-        with beside.open("wb") as file:
-            torch.save({"format": FORMAT, **state}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-        sync_folder(path.parent)
-    except (OSError, RuntimeError) as error:
-        beside.unlink(missing_ok=True)
-        raise CheckpointError(
-            f"{path} can't be written ({error}); the previous checkpoint is intact, make room"
-        ) from error
+    image = io.BytesIO()  # whole first: a disk that is full half-way is then an ordinary OSError
+    torch.save({"format": FORMAT, **state}, image)
+    _replace(path, image.getbuffer(), "the previous checkpoint is intact; make room and resume")
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -51,19 +42,7 @@ def load(path: Path) -> dict[str, Any]:
 
 def write_text(path: Path, text: str) -> None:
     """A small file, written beside and renamed."""
-    beside = path.with_name(path.name + ".new")
-    try:
-        with beside.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise CheckpointError(
-            f"{path} can't be written: {error.strerror}; make room or choose another --out"
-        ) from error
+    _replace(path, text.encode(), "make room or choose another --out")
 
 
 def sync_folder(path: Path) -> None:
@@ -73,3 +52,21 @@ def sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _replace(path: Path, content: bytes | memoryview, advice: str) -> None:
+    beside = path.with_name(path.name + ".new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        needed, free = len(content) / 1e6, shutil.disk_usage(path.parent).free / 1e6
+        raise CheckpointError(
+            f"{path} can't be written: {error.strerror} ({needed:.2f} MB needed, {free:.2f} MB free); {advice}"
+        ) from error

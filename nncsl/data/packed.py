@@ -137,7 +137,7 @@ def _allocate(path: Path, sizes: np.ndarray) -> None:
     needed, free = int(lengths.sum()), shutil.disk_usage(path.parent).free
     if needed > free:
         raise DataError(
-            f"{path.parent}: the decoded images need {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free; make room, "
+            f"{path.parent}: the decoded images need {needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free; make room, "
             f"choose another place with --set cache_dir=FOLDER or a smaller --set cache_short_side"
         )
     early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)

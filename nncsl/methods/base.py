@@ -55,7 +55,7 @@ class Classes:
 
 @dataclass(frozen=True)
 class Losses:
-    """total is what is minimized; parts are for the record; predictions [2, N] are the classes that large views are taken for."""
+    """total is minimized; parts are for the record; predictions [2, N]: the classes large views are taken for."""
 
     total: Tensor
     parts: dict[str, Tensor]

@@ -116,7 +116,7 @@ def test_mem_prefers_spread_predictions(scene):
 
 
 def test_gradients_reach_queries_and_supports(scene):
-    views, supports, labels = scene
+    views, supports, _ = scene
     sum(ours(*scene)).backward()
     assert views.grad.abs().min() > 0 and supports.grad.abs().min() > 0
 

@@ -143,3 +143,24 @@ def test_the_run_records_its_configuration_and_split(tmp_path):
     assert yaml.safe_load((folder / "config.yaml").read_text())["tasks"] == 1
     split = json.loads((folder / "tasks.json").read_text())
     assert len(split["tasks"][0]["labeled"]) == 40 and split["dataset"] == "digits"
+
+
+@pytest.fixture
+def tiny_disk(tmp_path):
+    """A real file system of 300 kB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_ends_a_run_with_one_line_and_the_last_checkpoint(tiny_disk, environment):
+    folder = tiny_disk / "run"
+    ended = subprocess.run(command(folder), env=environment, capture_output=True, text=True)
+    assert ended.returncode == 2, ended.stderr
+    assert "No space left" in ended.stderr and "free" in ended.stderr and len(ended.stderr.splitlines()) == 1
+    assert "state" in torch.load(folder / "checkpoint" / "state.pt", weights_only=True)
+    assert not list(folder.rglob("*.new"))
