@@ -162,6 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(train, list(_SETTINGS))
     train.add_argument("--out", metavar="DIR", help="where the run goes (default: a new folder below runs/)")
     train.add_argument("--resume", metavar="DIR", help="continue the run in DIR; everything else comes from there")
+    train.add_argument("--no-report", action="store_true", help="accepted for scripts: no report is written yet")
     train.add_argument("--quiet", action="store_true", help="plain lines instead of progress bars")
 
     evaluate = _command(

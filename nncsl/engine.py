@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nncsl import accounting, checkpoint, evaluation, exemplars, memory, methods, networks, objectives, optim
+from nncsl import accounting, checkpoint, evaluation, exemplars, memory, methods, networks, objectives, optim, typed
 from nncsl.config import Config
 from nncsl.data.batches import Batch, Batches, ViewKeys, render
 from nncsl.data.sources import Source
@@ -114,7 +114,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Network, RunSt
                     state.step = step + 1
                     state.peak(activations=activations[0], optimizer=accounting.optimizer_bytes(optimizer))
                     record(state, losses, batch, stream)
-                    reporter.step(losses.total.detach())
+                    reporter.step(epoch, losses.parts, images=batch.views)
                     if interruption.requested:
                         state.seconds += time.monotonic() - started
                         save(run, state, network, optimizer, scaler, teaching)
@@ -180,7 +180,7 @@ def record(state: RunState, losses: Losses, batch: Batch, stream: Stream) -> Non
         hidden = torch.from_numpy(stream.monitor(batch.large.ids[:images])).to(losses.predictions.device)
         state.add("unlabeled_accuracy", 100.0 * (losses.predictions == hidden).double().mean())
     state.add("steps", torch.ones(()))
-    state.images += len(batch.large) + len(batch.small) + len(batch.supports)
+    state.images += batch.views
 
 
 def measure(run: Run, network: Network, state: RunState, classes: Classes) -> None:
@@ -205,8 +205,9 @@ def save(
 ) -> None:
     """The checkpoint, then what only an older checkpoint needed goes."""
     state.peak(total=accounting.process_peak(run.device))
-    contents = {"state": state.pack(), "network": network.state_dict(), "optimizer": optimizer.state_dict()}
-    checkpoint.save(run.checkpoint_path, {**contents, "scaler": scaler.state_dict(), **teaching.contents()})
+    contents = {"config": typed.plain(run.config), "state": state.pack(), "network": network.state_dict()}
+    contents |= {"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(), **teaching.contents()}
+    checkpoint.save(run.checkpoint_path, contents)
     teaching.after_save()
 
 

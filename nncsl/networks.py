@@ -83,7 +83,7 @@ def build(config: NetworkConfig, channels: int, num_classes: int, seed: int, *, 
         torch.manual_seed(seed)
         network = Network(config, channels, num_classes, feature_map=feature_map)
     # Channels last: 1.2 to 1.4 times as fast for narrow networks on a CPU, never slower, and what tensor cores want.
-    return network.to(memory_format=torch.channels_last)
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def mask_unseen(logits: Tensor, seen: Tensor) -> Tensor:

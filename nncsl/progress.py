@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from rich.console import Console
@@ -23,7 +23,8 @@ class Reporter:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, TextColumn("{task.fields[note]}"), console=self._console, disable=not self._live)
         self._row = self._bar.add_task("", total=None, note="")
-        self._last_line = 0.0
+        self._task, self._images = 0, 0
+        self._began = self._last_line = 0.0
 
     def __enter__(self) -> "Reporter":
         self._bar.start()
@@ -38,13 +39,18 @@ class Reporter:
     def begin_task(self, task: int, classes: Sequence[str], steps: int, *, done: int) -> None:
         names = ", ".join(classes) if len(classes) <= 10 else f"{len(classes)} classes"
         self.say(f"task {task + 1}/{self._tasks}: {names}")
-        self._bar.reset(self._row, total=steps, completed=done, description=f"task {task + 1}/{self._tasks}")
-        self._last_line = time.monotonic()
+        self._bar.reset(self._row, total=steps, completed=done)
+        self._task, self._images = task, 0
+        self._began = self._last_line = time.monotonic()
 
-    def step(self, loss: Tensor) -> None:
-        """The loss is only read where somebody can see it: that may have to wait for a GPU."""
+    def step(self, epoch: int, losses: Mapping[str, Tensor], images: int) -> None:
+        """Losses are only read where somebody can see them: that may have to wait for a GPU."""
+        self._images += images
         if self._live:
-            self._bar.update(self._row, advance=1, note=f"loss {loss.item():.3f}")
+            rate = self._images / (time.monotonic() - self._began)
+            note = "  ".join(f"{name} {loss.item():.2f}" for name, loss in losses.items()) + f"  {rate:.0f} images/s"
+            title = f"task {self._task + 1}/{self._tasks} epoch {epoch + 1}/{self._epochs}"
+            self._bar.update(self._row, advance=1, description=title, note=note)
 
     def epoch(self, epoch: int, text: str) -> None:
         """On a terminal the bar says it; elsewhere a line, at most one every ten seconds and the last one of a task."""

@@ -43,11 +43,12 @@ def start(config: Config, folder: Path | None, *, quiet: bool = False) -> dict[s
 def resume(folder: Path, overrides: list[dict[str, Any]], *, quiet: bool = False) -> dict[str, Any]:
     """Continues the run in ``folder``; settings given again must be those it was started with."""
     config = _read_config(folder)
-    _refuse_changes(folder, config, overrides)
+    _refuse_changes(folder, typed.plain(config), overrides)
     if (folder / "summary.json").exists():
         print(f"{folder} is complete")
         return json.loads((folder / "summary.json").read_text())
     saved = checkpoint.load(folder / "checkpoint" / "state.pt")
+    _refuse_changes(folder / "checkpoint", saved["config"], [typed.plain(config)])
     source, tasks = open_data(config)
     if (folder / "tasks.json").read_text() != _describe_tasks(source, tasks):
         raise ConfigError(
@@ -198,8 +199,7 @@ def _read_config(folder: Path) -> Config:
     return configs.read(path)
 
 
-def _refuse_changes(folder: Path, config: Config, overrides: list[dict[str, Any]]) -> None:
-    recorded = typed.plain(config)
+def _refuse_changes(folder: Path, recorded: dict[str, Any], overrides: list[dict[str, Any]]) -> None:
     wanted = recorded
     for override in overrides:
         wanted = typed.merge(wanted, override)

@@ -43,6 +43,11 @@ class Batch:
     replayed: np.ndarray
 
     @property
+    def views(self) -> int:
+        """How many images the network sees in this step."""
+        return len(self.large) + len(self.small) + len(self.supports)
+
+    @property
     def old_supports(self) -> ViewKeys:
         return ViewKeys("support", self.supports.ids[self.old], self.supports.slots[self.old])
 

@@ -112,6 +112,11 @@ def test_resume_refuses_what_does_not_fit(tmp_path, environment):
     with pytest.raises(ConfigError, match=r"tau is 0\.1 there, 0\.2 was asked for"):
         run.resume(folder, [{"tau": 0.2}])
     (folder / "summary.json").unlink()
+    written = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(written.replace("tau: 0.1", "tau: 0.3"))
+    with pytest.raises(ConfigError, match=r"tau is 0\.1 there, 0\.3 was asked for"):
+        run.resume(folder, [])
+    (folder / "config.yaml").write_text(written)
     path = folder / "checkpoint" / "state.pt"
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
