@@ -16,7 +16,7 @@ def plot(path: Path) -> list[Path]:
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "nncsl"
+    matplotlib.rcParams.update({"svg.hashsalt": "nncsl", "svg.fonttype": "none"})  # same file each time, text as text
     from matplotlib import pyplot
 
     rows = [row for row in read(path) if row["mode"] == "full"]
