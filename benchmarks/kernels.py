@@ -111,7 +111,7 @@ def _facts(argv: list[str], limits: dict[int, float | None]) -> dict[str, Any]:
     except (OSError, subprocess.CalledProcessError):
         revision = "unknown"
     return {
-        "command": " ".join(["python -m benchmarks.kernels", *argv]),
+        "command": re.sub(r" --out[ =]\S+", "", " ".join(["python -m benchmarks.kernels", *argv])),
         "commit": revision,
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "python": platform.python_version(),

@@ -16,7 +16,7 @@ def plot(path: Path) -> list[Path]:
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "nncsl"
+    matplotlib.rcParams.update({"svg.hashsalt": "nncsl", "svg.fonttype": "none"})  # same file each time, text as text
     from matplotlib import pyplot
 
     rows = [row for row in read(path) if row["mode"] == "full"]
@@ -37,11 +37,13 @@ def plot(path: Path) -> list[Path]:
                 low, middle, high = ([float(r[name]) for r in line] for name in ("ms_q20", "ms_q50", "ms_q80"))
                 axes[0][column].plot(x, middle, "o-", color=COLORS[provider], label=provider, markersize=3)
                 axes[0][column].fill_between(x, low, high, color=COLORS[provider], alpha=0.2, linewidth=0)
-                memory = [(k, float(r["peak_mib"])) for k, r in zip(x, line, strict=True) if r["peak_mib"]]
+                memory = [
+                    (k, float(r["peak_mib"])) for k, r in zip(x, line, strict=True) if float(r["peak_mib"] or 0) > 0
+                ]
                 if memory:
                     axes[1][column].plot(*zip(*memory, strict=True), "o-", color=COLORS[provider], markersize=3)
             axes[0][column].set(title=f"C = {count}", xscale="log", yscale="log")
-            axes[1][column].set(xlabel="supports K", xscale="log", yscale="symlog")
+            axes[1][column].set(xlabel="supports K", xscale="log", yscale="log")
         axes[0][0].set_ylabel("forward + backward, ms")
         axes[1][0].set_ylabel("peak extra memory, MiB")
         axes[0][0].legend()

@@ -149,6 +149,8 @@ class Sweep:
         The gradient of a logit is its exponential (in units of exp2(shift)) times weights[slot] (+ bias).
         """
         scratch = self.buffer()
+        # The transposed product is the faster one of the two on CPU.
+        transposed = None if query_grad is None else query_grad.new_empty(query_grad.shape[1], query_grad.shape[0])
         buffer = self.buffer() if kept is None else kept
         for start, stop in self.blocks:
             size = stop - start
@@ -159,5 +161,7 @@ class Sweep:
             grad *= values
             if support_grad is not None:
                 support_grad[start:stop].addmm_(grad, self.scaled, beta=int(add_to_supports))
-            if query_grad is not None:
-                query_grad.addmm_(grad.t(), self.supports.rows(start, stop), beta=int(start > 0))
+            if transposed is not None:
+                transposed.addmm_(self.supports.rows(start, stop).t(), grad, beta=int(start > 0))
+        if query_grad is not None and transposed is not None:
+            query_grad.copy_(transposed.t())
