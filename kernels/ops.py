@@ -233,17 +233,17 @@ class _Nnd(torch.autograd.Function):
         return _nnd_grad(ctx, grad, run=_backward_of_nnd)
 
 
+def _differentiates(queries: Tensor, supports: Tensor, *_: Any) -> bool:
+    return torch.is_grad_enabled() and (queries.requires_grad or supports.requires_grad)
+
+
 def snn(*inputs: Any) -> Tensor:
     if torch.compiler.is_compiling():
         return torch.ops.nncsl.snn.default(*inputs)[0]
-    if torch.is_grad_enabled():
-        return _Snn.apply(*inputs)
-    return _snn(*inputs)[0]
+    return _Snn.apply(*inputs) if _differentiates(*inputs) else _snn(*inputs)[0]
 
 
 def nnd(*inputs: Any) -> Tensor:
     if torch.compiler.is_compiling():
         return torch.ops.nncsl.nnd.default(*inputs)[0]
-    if torch.is_grad_enabled():
-        return _Nnd.apply(*inputs)
-    return _nnd(*inputs)[0]
+    return _Nnd.apply(*inputs) if _differentiates(*inputs) else _nnd(*inputs)[0]

@@ -1,4 +1,4 @@
-"""One typed configuration: a preset, then flags and ``--set key=value`` on top, checked before anything runs."""
+"""One typed configuration: a preset, the method's own values, then flags and ``--set``; checked before anything runs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -106,13 +106,16 @@ def preset_for(dataset: str | None) -> str:
 
 
 def load(preset: str = "digits", overrides: Iterable[Mapping[str, Any]] = ()) -> Config:
-    """The preset's configuration with the given nested mappings on top, later ones winning."""
+    """The preset's configuration, then its method's own values, then the given mappings, later ones winning."""
     if preset not in presets():
         raise ConfigError(f"unknown preset {preset!r}: expected one of {', '.join(presets())}")
     values = yaml.safe_load((_preset_folder() / f"{preset}.yaml").read_text())
     given: dict[str, Any] = {}
     for override in overrides:
         given = typed.merge(given, override)
+    own = resources.files("nncsl") / "methods" / f"{given.get('method', values.get('method', Config.method))}.yaml"
+    if own.is_file():
+        values = typed.merge(values, yaml.safe_load(own.read_text()))
     epochs, warmup = given.get("epochs"), values["warmup_epochs"]
     if isinstance(epochs, int) and "warmup_epochs" not in given:
         values["warmup_epochs"] = min(warmup, epochs // 2)  # a trial with few epochs should not be all warm-up

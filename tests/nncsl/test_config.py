@@ -40,6 +40,13 @@ def test_presets_hold_the_papers_numbers(preset):
     assert c.unlabelled_fraction == (0.5 if preset == "cifar10" else 1.0)
 
 
+def test_a_methods_own_values_stand_between_preset_and_flags():
+    er = load("method=er", preset="cifar10")
+    assert (er.optimizer, er.lr_peak, er.momentum, er.warmup_epochs) == ("sgd", 0.1, 0.0, 0)
+    assert er.unlabelled_batch == load(preset="cifar10").unlabelled_batch
+    assert load("method=er", "lr_peak=0.3", preset="cifar10").lr_peak == 0.3
+
+
 def test_overrides_win_in_order():
     assert load("epochs=10", "network.width=8", "epochs=12").epochs == 12
     assert load("network.width=8").network.width == 8
