@@ -1,4 +1,4 @@
-"""One typed configuration: a preset, the method's own values, then flags and ``--set``; checked before anything runs."""
+"""One typed configuration: a preset, the method's own values, then flags and ``--set``; checked before a run."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
