@@ -1,6 +1,7 @@
 """What each step sees: images, labels and view slots, as a pure function of (seed, task, epoch, step)."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -84,8 +85,7 @@ class Batches:
 
     def draw(self, epoch: int, step: int, pool: Pool) -> Batch:
         """Unlabeled images by an epoch permutation (drop last); ``per_class`` labeled images of every class."""
-        order = permutation(stream_key(self._seed, "epoch", self._task.index, epoch), len(self._unlabeled))
-        chosen = order[step * self._batch : (step + 1) * self._batch]
+        chosen = self._order(epoch)[step * self._batch : (step + 1) * self._batch]
         now = epoch * self.steps_per_epoch + step
         supports, labels, old = self._supports(now, pool)
         unlabeled = self._unlabeled[chosen]
@@ -115,6 +115,10 @@ class Batches:
             old=np.isin(ids, list(self._old_ids)),
             replayed=np.zeros(0, dtype=bool),
         )
+
+    @lru_cache(maxsize=1)  # noqa: B019 - one epoch's order; it dies with the task
+    def _order(self, epoch: int) -> np.ndarray:
+        return permutation(stream_key(self._seed, "epoch", self._task.index, epoch), len(self._unlabeled))
 
     def _supports(self, now: int, pool: Pool) -> tuple[ViewKeys, np.ndarray, np.ndarray]:
         """Classes stay balanced: one with fewer than ``per_class`` images shows them again in other views."""
