@@ -172,13 +172,20 @@ def _new_folder(folder: Path | None, config: Config) -> Path:
         folder = _unused_folder(
             f"{config.dataset.split('/')[-1].removeprefix('folder:')}-{config.method}-seed{config.seed}"
         )
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and not _nothing_to_lose(folder):
         raise ConfigError(f"--out {folder} is not empty: continue it with --resume {folder}, or choose another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out {folder} can't be created: {error.strerror}; choose another folder") from error
     return folder
+
+
+def _nothing_to_lose(folder: Path) -> bool:
+    """An empty folder, or one whose run ended before its first checkpoint."""
+    ours = {"config.yaml", "tasks.json", "metrics.jsonl", "checkpoint"}
+    names = {path.name.removesuffix(".new") for path in folder.iterdir()} if folder.is_dir() else {"a file"}
+    return names <= ours and not (folder / "checkpoint" / "state.pt").exists()
 
 
 def _unused_folder(name: str) -> Path:

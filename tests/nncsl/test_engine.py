@@ -118,6 +118,12 @@ def test_folders_that_hold_something_are_left_alone(small, tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(ConfigError, match="not empty"):
         run.start(small(), tmp_path)
+    ended_early = tmp_path / "early"
+    ended_early.mkdir()
+    (ended_early / "config.yaml").write_text("")  # killed before its first checkpoint: nothing to lose
+    run.start(small("epochs=1", "tasks=1"), ended_early, quiet=True)
+    with pytest.raises(ConfigError, match=r"not empty: continue it with --resume"):
+        run.start(small(), ended_early)
     with pytest.raises(ConfigError, match="can't be created"):
         run.start(small(), tmp_path / "thesis.txt" / "below")
 

@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -61,11 +60,8 @@ def test_killed_again_and_again_it_ends_bit_for_bit_the_same(tmp_path, environme
 
     moments, killed = random.Random(0), 0
     while not (broken / "summary.json").exists():
-        if (broken / "checkpoint" / "state.pt").exists():
-            arguments = resume(broken)
-        else:  # nothing was saved yet, as resuming would say
-            shutil.rmtree(broken, ignore_errors=True)
-            arguments = command(broken, *assignments)
+        saved = (broken / "checkpoint" / "state.pt").exists()  # if not, resuming would say so
+        arguments = resume(broken) if saved else command(broken, *assignments)
         process = subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         life = moments.uniform(0.8 * startup, startup + 2 * training / kills)
         try:
