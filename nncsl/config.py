@@ -116,6 +116,8 @@ def load(preset: str = "digits", overrides: Iterable[Mapping[str, Any]] = ()) ->
     own = resources.files("nncsl") / "methods" / f"{given.get('method', values.get('method', Config.method))}.yaml"
     if own.is_file():
         values = typed.merge(values, yaml.safe_load(own.read_text()))
+    if given.get("dataset", values["dataset"]) != values["dataset"]:
+        values["unlabelled_fraction"] = 1.0  # less than all of them only repeats what a data set's published runs did
     epochs, warmup = given.get("epochs"), values["warmup_epochs"]
     if isinstance(epochs, int) and "warmup_epochs" not in given:
         values["warmup_epochs"] = min(warmup, epochs // 2)  # a trial with few epochs should not be all warm-up
@@ -139,6 +141,8 @@ def _preset_folder() -> Any:
 def _check_ranges(config: Config) -> None:
     """Everything that can be judged without looking at the data."""
     at_least = {"tasks": 1, "memory": 0, "unlabelled_memory": 0, "bank_views": 1, "bank_refresh_epochs": 0, "epochs": 1}
+    if min(config.network.width, config.network.hidden, config.network.projection, *config.network.blocks, 1) < 1:
+        raise ConfigError(f"network={config.network}: expected numbers of 1 or more")
     at_least |= {"warmup_epochs": 0, "unlabelled_batch": 1, "labelled_per_class": 1, "labelled_batch": 1, "seed": 0}
     for name, least in at_least.items():
         if getattr(config, name) < least:
@@ -149,6 +153,14 @@ def _check_ranges(config: Config) -> None:
     for name, low, high in (("unlabelled_fraction", 0, 1), ("smoothing", 0, 1), ("test_fraction", 0, 1)):
         if not low <= getattr(config, name) <= high:
             raise ConfigError(f"{name}={getattr(config, name)}: expected a number from {low} to {high}")
+    if config.sharpening > 1 or config.smoothing == 1:
+        raise ConfigError(
+            f"sharpening={config.sharpening}, smoothing={config.smoothing}: expected up to 1, and under 1"
+        )
+    if config.views.large.count != 2:
+        raise ConfigError(f"views.large.count={config.views.large.count}: expected 2, each view is the other's target")
+    if config.unlabelled_memory and not config.memory:
+        raise ConfigError("unlabelled_memory needs --memory: its images are compared with remembered labeled ones")
     if config.unlabelled_fraction == 0:
         raise ConfigError("unlabelled_fraction=0: nothing would be left to learn from; expected a number above 0")
     if config.warmup_epochs > config.epochs:

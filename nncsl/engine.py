@@ -1,7 +1,7 @@
 """The loop over tasks. Read it from top to bottom: that is the method."""
 
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Network, RunSt
 
                     first = epoch + step == 0
                     with accounting.saved_activations(network) if first else nullcontext([0]) as activations:
-                        with autocast(config, device):
+                        with networks.autocast(config.precision, device):
                             targets = teacher.targets(batch, pixels)  # first: nothing else is held in memory yet
                             student = embed(network, pixels, batch, classes, method.backbone_share(config))
                         losses = method.losses(student, batch, targets, classes, config)
@@ -115,7 +115,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Network, RunSt
                     state.peak(activations=activations[0], optimizer=accounting.optimizer_bytes(optimizer))
                     record(state, losses, batch, stream)
                     reporter.step(epoch, losses.parts, images=batch.views)
-                    if interruption.requested:
+                    if interruption.requested and state.step < steps:  # an epoch's last step is saved below
                         state.seconds += time.monotonic() - started
                         save(run, state, network, optimizer, scaler, teaching)
                         raise Interrupted
@@ -127,6 +127,8 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Network, RunSt
                 reporter.epoch(epoch, "  ".join(f"{k} {v:.3f}" for k, v in means.items()) + f"  {rate:.0f} images/s")
                 state.epoch, state.step, state.sums = epoch + 1, 0, {}
                 save(run, state, network, optimizer, scaler, teaching)
+                if interruption.requested:
+                    raise Interrupted
 
             # The boundary: measure, remember, and let the rest of the task's data go.
             measure(run, network, state, classes)
@@ -203,7 +205,9 @@ def save(
     scaler: torch.amp.GradScaler,
     teaching: Teaching,
 ) -> None:
-    """The checkpoint, then what only an older checkpoint needed goes."""
+    """The checkpoint, unless the network has just broken; then what only an older checkpoint needed goes."""
+    if not all(bool(torch.isfinite(p).all()) for p in network.parameters()):
+        raise diverged(run, f"weights are not finite in task {state.task + 1}, epoch {state.epoch + 1}")
     state.peak(total=accounting.process_peak(run.device))
     contents = {"config": typed.plain(run.config), "state": state.pack(), "network": network.state_dict()}
     contents |= {"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(), **teaching.contents()}
@@ -227,19 +231,20 @@ def view_renderer(run: Run, stream: Stream, task: int) -> Render:
     return views
 
 
-def autocast(config: Config, device: torch.device) -> AbstractContextManager:
-    """Lower precision for the network; losses are computed in fp32 outside."""
-    kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    return torch.autocast(device.type, kinds[config.precision]) if config.precision in kinds else nullcontext()
-
-
 def check_finite(run: Run, losses: Losses, task: int, epoch: int, lr: float) -> None:
     """Stops a run that has diverged; its last good checkpoint stays."""
     if bool(torch.isfinite(losses.total)):
         return
     parts = ", ".join(f"{name} {part.item():.4g}" for name, part in losses.parts.items())
-    raise DivergenceError(
-        f"the loss is {losses.total.item()} in task {task + 1}, epoch {epoch + 1} ({parts}; lr {lr:.4g}). "
-        f"The last good checkpoint is in {run.folder}. Try a lower --set lr_peak, a longer --set warmup_epochs"
-        + (", or --set precision=fp32" if run.config.precision != "fp32" else "")
+    raise diverged(
+        run, f"the loss is {losses.total.item()} in task {task + 1}, epoch {epoch + 1} ({parts}; lr {lr:.4g})"
+    )
+
+
+def diverged(run: Run, seen: str) -> DivergenceError:
+    """What was seen, and what to try."""
+    precision = ", or --set precision=fp32" if run.config.precision != "fp32" else ""
+    return DivergenceError(
+        f"{seen}. The last good checkpoint is in {run.folder}. Start a new run with a lower --set lr_peak, "
+        f"a longer --set warmup_epochs{precision}"
     )

@@ -14,6 +14,7 @@ from nncsl import checkpoint, engine, evaluation, methods, metrics, teachers, ty
 from nncsl import config as configs
 from nncsl.config import Config
 from nncsl.data.catalog import open_data
+from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError, UserError
@@ -32,6 +33,7 @@ def start(config: Config, folder: Path | None, *, quiet: bool = False) -> dict[s
     method = methods.find(config.method)
     if method.one_task:
         config = replace(config, tasks=1, class_order=None)
+    config = _with_absolute_paths(config)
     device = find_device(config.device)
     source, tasks = open_data(config)
     folder = _new_folder(folder, config)
@@ -41,14 +43,18 @@ def start(config: Config, folder: Path | None, *, quiet: bool = False) -> dict[s
 
 
 def resume(folder: Path, overrides: list[dict[str, Any]], *, quiet: bool = False) -> dict[str, Any]:
-    """Continues the run in ``folder``; settings given again must be those it was started with."""
-    config = _read_config(folder)
-    _refuse_changes(folder, typed.plain(config), overrides)
+    """Continues the run in ``folder``. Where data lies and what computes may be said anew; other settings stay."""
+    started = typed.plain(_read_config(folder))
+    wanted = started
+    for override in overrides:
+        wanted = typed.merge(wanted, override)
+    config = _with_absolute_paths(typed.build(Config, wanted))
+    _refuse_changes(folder, started, config)
     if (folder / "summary.json").exists():
         print(f"{folder} is complete")
         return json.loads((folder / "summary.json").read_text())
     saved = checkpoint.load(folder / "checkpoint" / "state.pt")
-    _refuse_changes(folder / "checkpoint", saved["config"], [typed.plain(config)])
+    _refuse_changes(folder / "checkpoint", saved["config"], config)
     source, tasks = open_data(config)
     if (folder / "tasks.json").read_text() != _describe_tasks(source, tasks):
         raise ConfigError(
@@ -93,8 +99,12 @@ def find_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"device={name!r}: expected auto, cpu or cuda") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device={name!r}: no CUDA device was found; use --device cpu or auto")
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device={name!r}: expected auto, cpu or cuda")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device={name!r}: {torch.cuda.device_count()} CUDA devices were found; use --device cpu or auto"
+        )
     return device
 
 
@@ -130,6 +140,8 @@ def _train(
     *,
     quiet: bool,
 ) -> dict[str, Any]:
+    if device.type == "cuda":  # or a resumed run could not end bit for bit as an uninterrupted one
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     with Reporter(len(tasks), config.epochs, quiet=quiet) as reporter:
         run = engine.Run(config, source, tasks, folder, device, reporter)
         reporter.say(f"{config.method} on {source.name}, {device}, in {folder}" + (" (resumed)" if saved else ""))
@@ -137,7 +149,7 @@ def _train(
             _, state = engine.train(run, saved)
         except Interrupted as error:
             raise RunInterrupted(f"interrupted; continue with: nncsl train --resume {folder}") from error
-        except (BankError, OSError) as error:  # a damaged or locked bank, a full disk: said in one line
+        except (BankError, OSError, ImportError) as error:  # a damaged bank, a full disk, no FAISS: said in one line
             raise UserError(f"{error}. What was saved is intact: nncsl train --resume {folder}") from error
         summary = summarize(state, config)
         checkpoint.write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
@@ -206,11 +218,21 @@ def _read_config(folder: Path) -> Config:
     return configs.read(path)
 
 
-def _refuse_changes(folder: Path, recorded: dict[str, Any], overrides: list[dict[str, Any]]) -> None:
-    wanted = recorded
-    for override in overrides:
-        wanted = typed.merge(wanted, override)
-    changed = typed.differences(recorded, typed.plain(typed.build(Config, wanted)))
-    if changed:
-        shown = "; ".join(f"{key} is {there!r} there, {here!r} was asked for" for key, there, here in changed)
+def _refuse_changes(folder: Path, recorded: dict[str, Any], wanted: Config) -> None:
+    movable = ("data_dir", "cache_dir", "device")
+    found = typed.differences(recorded, typed.plain(wanted))
+    shown = "; ".join(
+        f"{key} is {there!r} there, {here!r} was asked for" for key, there, here in found if key not in movable
+    )
+    if shown:
         raise ConfigError(f"{folder} was started with another configuration: {shown}. Start a new run for that")
+
+
+def _with_absolute_paths(config: Config) -> Config:
+    """So that a run can be resumed from anywhere."""
+    paths = {name: getattr(config, name) for name in ("data_dir", "cache_dir", "class_list")}
+    paths["labels"] = config.labels if LabelBudget.parse(config.labels).file else None
+    absolute: dict[str, Any] = {name: str(Path(p).expanduser().resolve()) for name, p in paths.items() if p is not None}
+    if config.dataset.startswith("folder:"):
+        absolute["dataset"] = f"folder:{Path(config.dataset.removeprefix('folder:')).expanduser().resolve()}"
+    return replace(config, **absolute)

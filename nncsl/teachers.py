@@ -64,7 +64,8 @@ class ModelTeacher:
         parts = [view for view in (pixels.large, pixels.small) if len(view)]
         with torch.no_grad():
             queries = torch.cat([self._answer(self.network, part) for part in parts])
-            return Targets(queries, self._answer(self.network, pixels.supports[old.to(pixels.supports.device)]))
+            supports = pixels.supports[old.to(pixels.supports.device)]
+            return Targets(queries, self._answer(self.network, supports) if len(supports) else queries[:0])
 
 
 class BankTeacher:

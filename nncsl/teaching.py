@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from featurebank import FeatureBank, fingerprint
 from nncsl import checkpoint, networks, teachers
@@ -38,7 +39,9 @@ class Teaching:
         self._folder, self._device = folder, device
         self._reporter, self._interruption = reporter, interruption
         self._mode = config.teacher_mode if distills else "none"
-        self._answer = teachers.head_logits if config.distillation == "kd" else teachers.unit_projections
+        self._answer = self._in_precision(
+            teachers.head_logits if config.distillation == "kd" else teachers.unit_projections
+        )
         self._bank: FeatureBank | None = None
         self._copy: teachers.ModelTeacher | None = None
 
@@ -48,8 +51,9 @@ class Teaching:
         """The task's teacher. The network still is the teacher here, unless a checkpoint says that it has moved on."""
         self._task, self._render, self._state = task, render, state
         self._copy = None
-        # Without old classes, or without a memory that shows them, there is nothing to distill.
-        if self._mode == "none" or not len(state.memory.ids):
+        # The first task has no teacher; and without a memory there are no old supports for NND to compare with.
+        pointless = self._config.distillation == "nnd" and not len(state.memory.ids)
+        if self._mode == "none" or task.index == 0 or pointless:
             return teachers.NoTeacher()
         if self._mode == "model":
             self._copy = teachers.ModelTeacher(self._network, self._answer)
@@ -91,6 +95,15 @@ class Teaching:
     def close(self) -> None:
         if self._bank is not None:
             self._bank.close()
+
+    def _in_precision(self, answer: teachers.Answer) -> teachers.Answer:
+        """The teacher computes in the student's precision, also in a sweep: it is the same network."""
+
+        def answered(network: Network, images: Tensor) -> Tensor:
+            with networks.autocast(self._config.precision, self._device):
+                return answer(network, images)
+
+        return answered
 
     @property
     def _teacher_path(self) -> Path:

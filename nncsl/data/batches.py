@@ -101,9 +101,9 @@ class Batches:
     def draw_labeled(self, epoch: int, step: int, *, replay: bool) -> Batch:
         """A plain supervised batch: images of the task, and as many of the memory, one fresh view each."""
         now = epoch * self.steps_per_epoch + step
-        parts = [self._uniform(self._task.labeled, "stream", now)]
+        parts = [self._uniform(self._task.labeled, "stream", now, self._labeled_batch)]
         if replay and self._old_ids:
-            parts.append(self._uniform(np.array(sorted(self._old_ids)), "memory", now))
+            parts.append(self._uniform(np.array(sorted(self._old_ids)), "memory", now, len(parts[0])))
         ids = np.concatenate(parts)
         label_of = {int(i): label for label, members in self._by_class.items() for i in members}
         nothing = ViewKeys("large", ids[:0], ids[:0])
@@ -158,9 +158,9 @@ class Batches:
             picks[:, k] = pick
         return pool.first * views + picks
 
-    def _uniform(self, ids: np.ndarray, name: str, now: int) -> np.ndarray:
+    def _uniform(self, ids: np.ndarray, name: str, now: int, size: int) -> np.ndarray:
         order = permutation(stream_key(self._seed, name, self._task.index, now), len(ids))
-        return ids[order[: self._labeled_batch]]
+        return ids[order[:size]]
 
 
 def render(keys: ViewKeys, stream: Stream, policy: ViewPolicy, *, seed: int, task: int, device: torch.device) -> Tensor:

@@ -10,6 +10,10 @@ from nncsl.data.sources import ImageBatch, Images, Source
 from nncsl.errors import ConfigError
 
 
+class Forbidden(Exception):
+    """Training asked for an image or a label that the protocol does not give it: a mistake in the program."""
+
+
 @dataclass(frozen=True)
 class Task:
     """One task: its classes and the training images (indices into the source) that belong to it."""
@@ -80,7 +84,7 @@ class Stream(Images):
     def begin(self, task: int, memory: np.ndarray, unlabeled_memory: np.ndarray) -> Task:
         """Moves on to a task. memory, unlabeled_memory: indices kept from earlier tasks; the rest of them is gone."""
         if task < self._current:
-            raise PermissionError(f"task {task} is over: its data is gone (now at task {self._current})")
+            raise Forbidden(f"task {task} is over: its data is gone (now at task {self._current})")
         now = self._tasks[task]
         _refuse_stray(memory, [earlier.labeled for earlier in self._tasks[:task]], "labeled")
         _refuse_stray(unlabeled_memory, [earlier.unlabeled for earlier in self._tasks[:task]], "unlabeled")
@@ -113,13 +117,13 @@ class Stream(Images):
 def _refuse(ids: np.ndarray, allowed: np.ndarray, reason: str) -> None:
     permitted = allowed[ids] & (np.asarray(ids) >= 0)
     if not permitted.all():
-        raise PermissionError(f"training image {np.asarray(ids)[~permitted][0]} {reason}")
+        raise Forbidden(f"training image {np.asarray(ids)[~permitted][0]} {reason}")
 
 
 def _refuse_stray(kept: np.ndarray, past: list[np.ndarray], kind: str) -> None:
     stray = np.setdiff1d(kept, np.concatenate([np.zeros(0, np.int64), *past]))
     if len(stray):
-        raise PermissionError(f"memory holds image {stray[0]}, which is not among the {kind} images of an earlier task")
+        raise Forbidden(f"memory holds image {stray[0]}, which is not among the {kind} images of an earlier task")
 
 
 def _class_order(source: Source, tasks: int, class_order: tuple[int, ...] | None) -> list[int]:

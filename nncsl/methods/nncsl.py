@@ -81,7 +81,7 @@ def distillation(
     queries = student.queries.flatten(0, 1)
     if config.distillation == "kd":
         old_classes = list(classes.old)
-        logits = student.network.head(student.query_features.flatten(0, 1))[:, old_classes]
+        logits = student.network.head(student.query_features.flatten(0, 1).float())[:, old_classes]
         return objectives.kd_loss(logits, targets.queries[:, old_classes], config.kd_temperature)
     if config.distillation == "feature":
         mapped = student.network.feature_map(F.normalize(queries.float(), dim=-1))

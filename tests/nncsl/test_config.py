@@ -85,6 +85,10 @@ def test_a_short_trial_is_not_all_warm_up():
         ("views.large.area=[0,2]", ["views.large", "area"]),
         ("views.flip=2", ["views", "flip", "2"]),
         ("unlabelled_fraction=0", ["unlabelled_fraction=0"]),
+        ("sharpening=2", ["sharpening=2"]),
+        ("smoothing=1", ["smoothing=1"]),
+        ("views.large.count=1", ["views.large.count=1", "2"]),
+        ("network.width=0", ["width=0"]),
         ("labels=some", ["labels='some'", "0.8%", "4/class"]),
         ("epochs", ["epochs", "key=value"]),
         ("a=[", ["yaml"]),
@@ -109,6 +113,16 @@ def test_impossible_combinations_are_refused_before_data_is_read(assignment, wor
     with pytest.raises(ConfigError) as error:
         check_known(load(assignment))
     assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_unlabelled_memory_needs_a_memory():
+    with pytest.raises(ConfigError, match="unlabelled_memory needs --memory"):
+        load("unlabelled_memory=5", "memory=0")
+
+
+def test_another_data_set_is_used_whole():
+    assert load("dataset=folder:photos", preset="cifar10").unlabelled_fraction == 1.0
+    assert load("dataset=cifar10", preset="cifar10").unlabelled_fraction == 0.5
 
 
 def test_unknown_preset():

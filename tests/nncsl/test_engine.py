@@ -7,9 +7,12 @@ import pytest
 import torch
 
 from featurebank import fingerprint
-from nncsl import engine, evaluation, methods, networks, run
+from nncsl import engine, evaluation, methods, networks, optim, run
+from nncsl.data.batches import Batches
+from nncsl.data.tasks import Stream
 from nncsl.engine import DivergenceError
 from nncsl.errors import ConfigError
+from nncsl.memory import Memory
 
 NUMBERS = ("average_accuracy", "average_incremental_accuracy", "fwt", "bwt", "forgetting")
 
@@ -42,6 +45,9 @@ def test_every_method_runs_to_a_full_summary(small, tmp_path, method):
     ["memory_selection=herding", "memory=10"],
     ["unlabelled_memory=40"],
     ["memory=0"],
+    ["memory=0", "distillation=kd"],
+    ["distillation=kd", "precision=bf16"],
+    ["network.width=4"],
     ["memory=8"],
     ["batchnorm=train"],
     ["precision=bf16"],
@@ -56,6 +62,8 @@ def test_every_switch_trains(small, make_run, assignments):
     size = prepared.config.memory
     assert len(state.memory.ids) == min(size, 40)
     assert len(state.memory.unlabeled) == prepared.config.unlabelled_memory
+    lines = [json.loads(line) for line in (prepared.folder / "metrics.jsonl").read_text().splitlines()]
+    assert ("nnd" in lines[-2]) == (assignments not in (["memory=0"], ["teacher_mode=none"]))
     if assignments == ["memory=0"]:
         # Nothing of an old task is left: after the last one only its own two classes are known to the head's training.
         assert state.memory.ids.size == 0 and max(state.accuracy_matrix[-1][:3]) < 60
@@ -133,3 +141,31 @@ def test_unknown_method_and_device(small, tmp_path):
         run.start(small("method=nncls"), tmp_path / "run")
     with pytest.raises(ConfigError, match="device='tpu'"):
         run.find_device("tpu")
+
+
+def test_a_network_that_breaks_is_not_saved(small, make_run, monkeypatch):
+    """NaN from the very last update would otherwise replace the good checkpoint, or end as a success."""
+    prepared = make_run(small("tasks=1", "epochs=1"))
+    step = optim.Lars.step
+
+    def breaking(self, closure=None):
+        step(self)
+        self.param_groups[0]["params"][0].data.view(-1)[0] = float("nan")
+
+    monkeypatch.setattr(optim.Lars, "step", breaking)
+    monkeypatch.setattr(engine, "check_finite", lambda *arguments: None)
+    with pytest.raises(DivergenceError, match="weights are not finite in task 1"):
+        engine.train(prepared)
+    saved = torch.load(prepared.checkpoint_path, weights_only=True)
+    assert all(value.isfinite().all() for value in saved["network"].values())
+
+
+def test_replay_batches_are_half_memory(small, make_run):
+    prepared = make_run(small("method=er", "labelled_batch=6"))
+    first, second = prepared.tasks[:2]
+    stream = Stream(prepared.source, prepared.tasks)
+    memory = Memory(first.labeled, prepared.source.train_labels[first.labeled])
+    stream.begin(1, memory.ids, memory.unlabeled)
+    batch = Batches(second, memory, stream, prepared.config).draw_labeled(0, 0, replay=True)
+    assert len(batch.supports) == 12 and batch.old.sum() == 6
+    assert np.array_equal(batch.labels.numpy(), prepared.source.train_labels[batch.supports.ids])

@@ -2,12 +2,17 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
 import kernels
-from nncsl import objectives
+from nncsl import config, objectives
+from nncsl.data.batches import Batch, ViewKeys
+from nncsl.methods.base import Classes, Student
+from nncsl.methods.nncsl import NNCSL
+from nncsl.teachers import Targets
 
 TAU, SHARPENING, SMOOTHING = 0.1, 0.25, 0.1
 
@@ -162,3 +167,38 @@ def test_scale_gradient_changes_nothing_but_the_gradient():
     assert torch.equal(x, y)
     y.sum().backward()
     assert torch.allclose(x.grad, torch.full((3,), 0.005))
+
+
+def test_nncsl_picks_supports_and_classes_as_the_naive_loops_do():
+    """Current supports for L_SNN and L_MEM, old ones for L_NND, with classes in an order of their own."""
+    torch.manual_seed(3)
+    current, old = (5, 0), (7, 2)
+    labels = torch.tensor([5, 7, 0, 2, 5, 7, 0, 2, 2])
+    is_old = np.isin(labels.numpy(), old)
+    queries, features = torch.randn(4, 6, 16, dtype=torch.float64), torch.randn(4, 6, 8, dtype=torch.float64)
+    supports, logits = torch.randn(9, 16, dtype=torch.float64), torch.randn(9, 10, dtype=torch.float64)
+    teacher_queries, teacher_supports = torch.randn(24, 16).double(), torch.randn(int(is_old.sum()), 16).double()
+    nothing = ViewKeys("large", np.zeros(0, np.int64), np.zeros(0, np.int64))
+    batch = Batch(nothing, nothing, nothing, labels, is_old, replayed=np.zeros(6, dtype=bool))
+    student = Student(None, queries, features, supports, logits)
+    targets = Targets(teacher_queries, teacher_supports)
+    losses = NNCSL().losses(student, batch, targets, Classes(current, old, 10), config.load("cifar10"))
+
+    names = {"current": current, "old": old}
+    chosen = {"current": ~is_old, "old": is_old}
+    voters = {group: supports[torch.from_numpy(rows)].tolist() for group, rows in chosen.items()}
+    numbers = {g: [names[g].index(c) for c in labels[torch.from_numpy(rows)].tolist()] for g, rows in chosen.items()}
+    snn, mem = naive_step(queries.tolist(), voters["current"], numbers["current"], 2)
+    nnd = 0.0
+    for student_query, teacher_query in zip(queries.flatten(0, 1).tolist(), teacher_queries.tolist(), strict=True):
+        w = naive_snn(student_query, voters["old"], numbers["old"], 2)
+        w_teacher = naive_snn(teacher_query, teacher_supports.tolist(), numbers["old"], 2)
+        nnd -= sum(t * math.log(p) for t, p in zip(w_teacher, w, strict=True)) / 24
+    lin = -sum(logits[k].log_softmax(0)[c].item() for k, c in enumerate(labels.tolist())) / 9
+    found = {name: part.item() for name, part in losses.parts.items()}
+    assert found == pytest.approx({"snn": snn, "mem": mem, "lin": lin, "nnd": nnd}, rel=1e-6)
+    assert losses.total.item() == pytest.approx(snn + mem + lin + 0.2 * nnd, rel=1e-6)
+    for v in range(2):  # the record names classes, not positions
+        for n in range(6):
+            votes = naive_snn(queries[v, n].tolist(), voters["current"], numbers["current"], 2)
+            assert losses.predictions[v, n].item() == current[votes.index(max(votes))]

@@ -7,7 +7,7 @@ import pytest
 
 from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import SourceOptions, open_source
-from nncsl.data.tasks import Stream, check_memory, split_tasks
+from nncsl.data.tasks import Forbidden, Stream, check_memory, split_tasks
 from nncsl.errors import ConfigError
 
 
@@ -119,7 +119,7 @@ def test_stream_hides_other_tasks_and_hidden_labels(digits, tasks):
             assert _given(stream.labels, ask) == (image in labels)
         one_forbidden = np.array([task.labeled[0], tasks[(now + 1) % 5].labeled[3]])
         assert not _given(stream.gather, one_forbidden)
-    with pytest.raises(PermissionError, match="over"):
+    with pytest.raises(Forbidden, match="over"):
         stream.begin(0, nothing, nothing)
 
 
@@ -127,9 +127,9 @@ def test_stream_refuses_a_memory_of_unlabeled_or_future_images(digits, tasks):
     nothing = np.zeros(0, np.int64)
     hidden = np.setdiff1d(tasks[0].unlabeled, tasks[0].labeled)[:1]
     for stray in (hidden, tasks[2].labeled[:1]):
-        with pytest.raises(PermissionError, match=str(stray[0])):
+        with pytest.raises(Forbidden, match=str(stray[0])):
             Stream(digits, tasks).begin(1, stray, nothing)
-    with pytest.raises(PermissionError, match=str(tasks[1].unlabeled[0])):
+    with pytest.raises(Forbidden, match=str(tasks[1].unlabeled[0])):
         Stream(digits, tasks).begin(1, nothing, tasks[1].unlabeled[:1])
 
 
@@ -139,7 +139,7 @@ def test_stream_can_not_reach_the_test_set(digits, tasks):
     stream.begin(0, np.zeros(0, np.int64), np.zeros(0, np.int64))
     with pytest.raises(IndexError):
         stream.gather(np.array([len(digits.train)]))
-    with pytest.raises(PermissionError):
+    with pytest.raises(Forbidden):
         stream.gather(np.array([-1]))
     assert not np.shares_memory(digits.train.array, digits.test.array)
 
@@ -147,5 +147,5 @@ def test_stream_can_not_reach_the_test_set(digits, tasks):
 def _given(ask, ids):
     try:
         return len(ask(ids) if ask.__name__ == "labels" else ask(ids).pixels) == len(ids)
-    except PermissionError:
+    except Forbidden:
         return False
