@@ -4,14 +4,16 @@
     python -m benchmarks.accuracy run digits [--jobs 2] [--data-dir DIR]
     python -m benchmarks.accuracy table digits
 
-A campaign is a yaml file in benchmarks/accuracy/campaigns. Finished runs are skipped, interrupted ones go on. Each
-result is the run's summary.json with the commit, the command and the machine beside it.
+A campaign is a yaml file in benchmarks/accuracy/campaigns. Finished runs are skipped, interrupted ones go on, and runs
+whose settings have changed since are made again. Each result is the run's summary.json with its resolved settings, the
+commit, the command and the machine beside it.
 """
 
 import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -23,6 +25,8 @@ from typing import Any
 import yaml
 from rich.console import Console
 from rich.table import Table
+
+from nncsl import config, typed
 
 HERE = Path(__file__).parent
 CAMPAIGNS = HERE / "campaigns"
@@ -36,7 +40,24 @@ class Entry:
     campaign: str
     name: str
     seed: int
-    arguments: tuple[str, ...]
+    preset: str
+    settings: tuple[str, ...]
+
+    @property
+    def arguments(self) -> list[str]:
+        return [
+            "--preset",
+            self.preset,
+            "--seed",
+            str(self.seed),
+            *(part for s in self.settings for part in ("--set", s)),
+        ]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved settings, without where data lies and what computes."""
+        overrides = [{"seed": self.seed}, *map(typed.parse_assignment, self.settings)]
+        return _comparable(typed.plain(config.load(self.preset, overrides)))
 
     @property
     def result(self) -> Path:
@@ -67,7 +88,7 @@ def main(argv: list[str] | None = None) -> int:
             for line in pool.map(lambda entry: run(entry, threads, options.data_dir), entries):
                 print(line, flush=True)
     show(options.campaign, entries)
-    return 0
+    return int(options.action == "run" and not all(is_recorded(entry) for entry in entries))
 
 
 def read(campaign: str) -> list[Entry]:
@@ -77,29 +98,33 @@ def read(campaign: str) -> list[Entry]:
     for seed in content["seeds"]:
         for name, settings in content["runs"].items():
             merged = {**content.get("settings", {}), **(settings or {})}
-            arguments = ["--preset", content["preset"], "--seed", str(seed)]
-            for key, value in merged.items():
-                arguments += ["--set", f"{key}={value}"]
-            entries.append(Entry(campaign, name, seed, tuple(arguments)))
+            assignments = tuple(f"{key}={value}" for key, value in merged.items())
+            entries.append(Entry(campaign, name, seed, content["preset"], assignments))
     return entries
 
 
 def run(entry: Entry, threads: int, data_dir: str | None) -> str:
     """Runs or resumes an entry in a process of its own; records its summary."""
-    if entry.result.exists():
+    if is_recorded(entry):
         return f"{entry.name} seed {entry.seed}: recorded"
     arguments = [*entry.arguments, *(("--data-dir", data_dir) if data_dir else ())]
     started = (entry.folder / "checkpoint" / "state.pt").exists()
+    if started and _comparable(yaml.safe_load((entry.folder / "config.yaml").read_text())) != entry.config:
+        shutil.rmtree(entry.folder)  # begun with other settings
+        started = False
+    commit = _git("rev-parse", "HEAD") + ("+changes" if _git("status", "--porcelain", "-uno") else "")
     where = ["--resume", str(entry.folder)] if started else ["--out", str(entry.folder), *arguments]
     command = [sys.executable, "-m", "nncsl.cli", "train", "--quiet", *where]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True)
     if ended.returncode:
-        return f"{entry.name} seed {entry.seed}: failed ({ended.stderr.strip().splitlines()[-1]})"
+        reason = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
+        return f"{entry.name} seed {entry.seed}: failed ({reason})"
     record = {
         "summary": json.loads((entry.folder / "summary.json").read_text()),
         "command": "nncsl train " + " ".join(entry.arguments),
-        "commit": _git("rev-parse", "HEAD") + ("+changes" if _git("status", "--porcelain", "-uno") else ""),
+        "config": entry.config,
+        "commit": commit,
         "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "threads": threads},
     }
     entry.result.parent.mkdir(parents=True, exist_ok=True)
@@ -109,12 +134,21 @@ def run(entry: Entry, threads: int, data_dir: str | None) -> str:
     return f"{entry.name} seed {entry.seed}: {record['summary']['average_accuracy']:.1f}%"
 
 
+def is_recorded(entry: Entry) -> bool:
+    """Whether there is a result, made with the settings as they are now."""
+    return entry.result.exists() and json.loads(entry.result.read_text())["config"] == entry.config
+
+
+def _comparable(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key not in ("data_dir", "cache_dir", "device")}
+
+
 def show(campaign: str, entries: list[Entry]) -> None:
     """Mean and standard deviation over the recorded seeds of each run."""
     table = Table("run", "seeds", "average accuracy", "incremental", "forgetting", title=campaign, title_justify="left")
     for name in dict.fromkeys(entry.name for entry in entries):
-        paths = [entry.result for entry in entries if entry.name == name and entry.result.exists()]
-        summaries = [json.loads(path.read_text())["summary"] for path in paths]
+        recorded = [entry for entry in entries if entry.name == name and is_recorded(entry)]
+        summaries = [json.loads(entry.result.read_text())["summary"] for entry in recorded]
         if summaries:
             keys = ("average_accuracy", "average_incremental_accuracy", "forgetting")
             table.add_row(name, str(len(summaries)), *(_spread([s[key] for s in summaries]) for key in keys))
