@@ -1,8 +1,10 @@
 """Where the memory of a run goes, in bytes: measured, not estimated."""
 
 import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -39,4 +41,10 @@ def process_peak(device: torch.device) -> int:
     """The highest use so far: of the CUDA allocator, or of the process's resident memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    try:
+        # Not getrusage: a process started by a larger one inherits that one's peak there.
+        status = Path("/proc/self/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) * 1024
+    except (OSError, IndexError):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

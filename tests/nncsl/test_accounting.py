@@ -1,0 +1,41 @@
+import subprocess
+import sys
+
+import torch
+from torch import nn
+
+from nncsl import accounting
+
+
+def test_saved_activations_of_a_network_worked_by_hand():
+    """A linear layer keeps its input, a ReLU its output; weights are not activations."""
+    network = nn.Sequential(nn.Linear(10, 20, bias=False), nn.ReLU())
+    x = torch.randn(8, 10)
+    with accounting.saved_activations(network) as counted:
+        network(x).sum()
+    assert counted[0] == 4 * (8 * 10 + 8 * 20)
+
+
+def test_optimizer_bytes():
+    weight = nn.Parameter(torch.zeros(5, 3))
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+    weight.grad = torch.ones(5, 3)
+    optimizer.step()
+    assert accounting.optimizer_bytes(optimizer) == 60
+
+
+def test_peak_is_the_processes_own_and_sees_a_large_tensor():
+    """Measured in a child of a parent that holds 400 MB: its own peak must not include that."""
+    ballast = torch.ones(100_000_000)
+    code = """
+import torch
+from nncsl.accounting import process_peak
+cpu = torch.device("cpu")
+before = process_peak(cpu)
+x = torch.ones(25_000_000)
+print(before, process_peak(cpu))
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    before, after = map(int, shown.stdout.split())
+    assert ballast.sum() > 0 and before < 400_000_000
+    assert 90_000_000 < after - before < 130_000_000
