@@ -165,7 +165,7 @@ def measure(options: argparse.Namespace, bench: StepBench) -> dict[str, Any]:
     peaks = {}
     for mode in modes:
         command = [sys.executable, "-m", "benchmarks.step", *map(str, arguments), "--only", mode]
-        # Freed memory goes back to the system at once, so that the resident set shows what is in use, not the heap's holes.
+        # Freed memory goes back to the system at once: the resident set shows what is in use, not the heap's holes.
         returned = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
         ended = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **returned})
         peaks[mode] = int(ended.stdout.split()[-1])
