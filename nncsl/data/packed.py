@@ -142,6 +142,7 @@ def _allocate(path: Path, sizes: np.ndarray) -> None:
         )
     early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    early.set_obj_track_times(False)  # the same images give the same bytes
     with h5py.File(path, "w") as file:
         file.attrs["format"] = _FORMAT
         file["sizes"] = sizes
