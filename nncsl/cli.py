@@ -1,7 +1,6 @@
 """The ``nncsl`` command: parses, calls, prints. Everything it does lives in the modules it calls."""
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,9 +36,6 @@ _SETTINGS: dict[str, tuple[str, Callable[[str], Any], str]] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
-    # Read when torch is loaded, later. On a machine with other work, OpenMP's spinning threads wait for each other in
-    # turns: rendering views took 40 times as long. Asleep instead of spinning they cost nothing measurable when alone.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = _parser().parse_args(argv)
     try:
         return arguments.run(arguments) or 0
