@@ -171,7 +171,8 @@ def measure(options: argparse.Namespace, bench: StepBench) -> dict[str, Any]:
         peaks[mode] = int(ended.stdout.split()[-1])
     share = {mode: {p: phases[mode][p] / sum(phases[mode].values()) for p in PHASES} for mode in modes}
     return {
-        "command": "python -m benchmarks.step " + " ".join(map(str, sys.argv[1:])),
+        "command": f"python -m benchmarks.step --repeats {options.repeats} --batch {options.batch}"
+        + (" --data-dir DATA" if options.data_dir else ""),
         "versions": versions(),
         "images": bench.images,
         "views": {"large": 2 * options.batch, "small": 2 * options.batch, "supports": 20 * options.per_class},
