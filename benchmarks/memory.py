@@ -22,9 +22,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.bank_history import current_commit
 from benchmarks.step import StepBench
 from nncsl import accounting, passes, teachers
-from nncsl.versions import versions
 
 RESULTS = Path(__file__).parent / "results"
 FIELDS = ("phase", "supports", "way", "round", "seconds", "activations", "peak", "before", "threads", "commit")
@@ -49,8 +49,6 @@ WAYS = (
     Way("features, recompute", recompute=True),
     *(Way(f"features, micro-batch {size}", micro_batch=size) for size in (8, 16, 32, 64)),
     Way("features, micro-batch 32, recompute", micro_batch=32, recompute=True),
-    Way("features, bf16", precision="bf16"),
-    Way("features, micro-batch 32, bf16", micro_batch=32, precision="bf16"),
     Way("one pass", phase="first"),
     Way("recompute", phase="first", recompute=True),
     Way("micro-batch 32", phase="first", micro_batch=32),
@@ -104,12 +102,12 @@ def in_own_process(way: Way, supports: int, turn: int, options: argparse.Namespa
         raise SystemExit(f"{way.name} failed:\n{ended.stderr}")
     measured = json.loads(ended.stdout.splitlines()[-1])
     facts = {"phase": way.phase, "supports": supports, "way": way.name, "round": turn}
-    return facts | measured | {"commit": versions().get("commit", "")}
+    return facts | measured | {"commit": current_commit()}
 
 
 def take_step(way: Way, options: argparse.Namespace) -> dict[str, float]:
     """One step: its seconds, and bytes at its peak; gradients are not counted as activations."""
-    accounting.return_freed_memory()
+    accounting.one_heap()
     # Ten classes are seen in the last task, two in the first.
     options.per_class = max(1, options.supports[0] // (10 if way.phase == "later" else 2))
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", ".")) as name:

@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class StepBench:
-    """A task of CIFAR-10, by default the last: ten classes seen, eight of them old. A network, its memory, a teacher."""
+    """A task of CIFAR-10, by default the last (ten classes seen, eight of them old): network, memory and teacher."""
 
     def __init__(
         self,
