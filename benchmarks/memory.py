@@ -29,20 +29,8 @@ from benchmarks.step import StepBench
 from nncsl import accounting, passes, teachers
 
 RESULTS = Path(__file__).parent / "results"
-FIELDS = (
-    "phase",
-    "supports",
-    "way",
-    "round",
-    "seconds",
-    "cpu_seconds",
-    "activations",
-    "peak",
-    "before",
-    "device",
-    "threads",
-    "commit",
-)
+FIELDS = ("phase", "supports", "way", "round", "seconds", "cpu_seconds", "activations", "peak", "before")
+FIELDS += ("device", "threads", "commit")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from featurebank import FeatureBank, fingerprint
-from nncsl import engine, optim, teachers
+from nncsl import engine, methods, optim, teachers
 from nncsl.data.batches import Pool
 from nncsl.networks import Network
 from tests.nncsl.scenes import SecondTask
