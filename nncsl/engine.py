@@ -9,7 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nncsl import accounting, checkpoint, evaluation, exemplars, memory, methods, networks, objectives, optim, typed
+from nncsl import (
+    accounting,
+    checkpoint,
+    evaluation,
+    exemplars,
+    memory,
+    methods,
+    networks,
+    objectives,
+    optim,
+    snapshots,
+    typed,
+)
 from nncsl.config import Config
 from nncsl.data.batches import Batch, Batches, ViewKeys, render
 from nncsl.data.sources import Source
@@ -187,7 +199,7 @@ def record(state: RunState, losses: Losses, batch: Batch, stream: Stream) -> Non
 
 def measure(run: Run, network: Network, state: RunState, classes: Classes) -> None:
     """A row of the accuracy matrix, the accuracy over seen classes, and how well the next task is known already."""
-    logits, labels = evaluation.test_logits(network, run.source, run.config.views, run.device)
+    logits, projections, labels = evaluation.test_outputs(network, run.source, run.config.views, run.device)
     seen = classes.seen_mask(torch.device("cpu"))
     index = len(state.accuracy_matrix)
     state.accuracy_matrix.append(evaluation.accuracy_by_task(logits, labels, run.tasks, seen))
@@ -195,6 +207,7 @@ def measure(run: Run, network: Network, state: RunState, classes: Classes) -> No
     state.seen_accuracy.append(evaluation.percent(predicted, labels, classes.seen))
     if index + 1 < len(run.tasks):
         state.ahead.append(evaluation.accuracy_by_task(logits, labels, run.tasks, seen=None)[index + 1])
+    snapshots.save(run.folder, index, projections, predicted, labels, run.source.class_names)
 
 
 def save(
