@@ -54,7 +54,7 @@ def line_chart(
 
     drawn = [_axes(y_ticks, at_y, scales.whole_ticks(left, right), at_x, x_label, y_label)]
     drawn.append(_dividers(dividers, at_x))
-    drawn += [_band(index, s, at_x, at_y, ceiling) for index, s in drawable if s.deviations and any(s.deviations)]
+    drawn += [_band(index, s, at_x, at_y) for index, s in drawable if s.deviations and any(s.deviations)]
     drawn += [_line(index, len(series), s, at_x, at_y) for index, s in drawable]
     names = [(index, s.name) for index, s in drawable]
     label = f"{y_label} over {x_label}: " + ", ".join(name for _, name in names)
@@ -114,7 +114,8 @@ def shaded_grid(counts: np.ndarray, names: Sequence[str], *, label: str) -> str:
 def _extent(series: Sequence[Series], ceiling: float | None) -> tuple[float, float]:
     """Lowest and highest value, bands included; up to the ceiling where there is one."""
     around = [(y, d) for s in series for (_, y), d in zip(s.points, s.deviations or [0.0] * len(s.points), strict=True)]
-    return min(y - d for y, d in around), ceiling or max(y + d for y, d in around)
+    floor = 0.0 if min(y for y, _ in around) >= 0 else float("-inf")  # no band of losses or percents goes below
+    return max(floor, min(y - d for y, d in around)), ceiling or max(y + d for y, d in around)
 
 
 def _axes(
@@ -144,11 +145,10 @@ def _dividers(dividers: Sequence[tuple[float, str]], at_x: Place) -> str:
     return "".join(parts)
 
 
-def _band(index: int, series: Series, at_x: Place, at_y: Place, ceiling: float | None) -> str:
+def _band(index: int, series: Series, at_x: Place, at_y: Place) -> str:
     around = list(zip(series.points, series.deviations or (), strict=True))
-    top = at_y(ceiling) if ceiling else 0.0
-    above = [f"{at_x(x):.1f} {max(at_y(y + d), top):.1f}" for (x, y), d in around]
-    below = [f"{at_x(x):.1f} {at_y(y - d):.1f}" for (x, y), d in reversed(around)]
+    above = [f"{at_x(x):.1f} {max(at_y(y + d), _TOP):.1f}" for (x, y), d in around]
+    below = [f"{at_x(x):.1f} {min(at_y(y - d), _HEIGHT - _BOTTOM):.1f}" for (x, y), d in reversed(around)]
     return tag("path", d="M" + "L".join(above + below) + "z", class_=f"band {marks.style(index)}")
 
 

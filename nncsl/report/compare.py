@@ -73,7 +73,9 @@ def _group_table(groups: Sequence[Group]) -> str:
     columns = dict(_COLUMNS)
     means = {name: [each.mean(value) for each in groups] for name, (value, _, _) in columns.items()}
     rows = []
-    for index, each in enumerate(groups):
+    ranked = sorted(range(len(groups)), key=lambda i: -(means["average accuracy"][i] or (-1.0, None))[0])
+    for index in ranked:
+        each = groups[index]
         settings = each.apart or {"method": each.runs[0].config["method"]}
         settled = [_setting(settings[key], muted=bool(each.apart) and key not in each.needed) for key in apart]
         settled[0] = Cell(marks.swatch(index) + settled[0].shown, settled[0].number)
@@ -92,7 +94,7 @@ def _group_table(groups: Sequence[Group]) -> str:
         headings.insert(headings.index("average accuracy") + 1, "paper")
     note = "Mean ± standard deviation over seeds, complete runs alone. Bold: the best mean. Click on a heading to sort."
     return figure(
-        "Which was better", table(headings, rows, name="groups", sortable=True), note, name="groups", wide=True
+        "Which was better", table(headings, rows, name="groups", sortable=True, falling="average accuracy"), note, name="groups", wide=True
     )
 
 

@@ -29,21 +29,29 @@ class Cell:
     number: float | None = None
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[Cell | str]], *, name: str, sortable: bool = False) -> str:
-    """A table with a heading row; numbers are right-aligned; sortable by clicking on a heading."""
+def table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[Cell | str]],
+    *,
+    name: str,
+    sortable: bool = False,
+    falling: str | None = None,
+) -> str:
+    """A table with a heading row and right-aligned numbers. falling: the heading by which the rows fall already."""
     listed = [[cell if isinstance(cell, Cell) else Cell(text(cell)) for cell in row] for row in rows]
-    numeric = [any(row[i].number is not None for row in listed) for i in range(len(headings))]
-    kinds = ["number" if is_number else None for is_number in numeric]
-    titles = [tag("button", text(h), type="button") if sortable else text(h) for h in headings]
-    head = tag("tr", *(tag("th", t, scope="col", class_=kind) for t, kind in zip(titles, kinds, strict=True)))
-    body = [
-        tag("tr", *(tag("td", c.shown, class_=kind, data_value=c.number) for c, kind in zip(row, kinds, strict=True)))
-        for row in listed
-    ]
-    whole = tag(
-        "table", tag("thead", head), tag("tbody", *body), class_="sortable" if sortable else None, data_name=name
-    )
-    return tag("div", whole, class_="scroll")
+    kinds = ["number" if any(row[i].number is not None for row in listed) else None for i in range(len(headings))]
+    titles = []
+    for heading, kind in zip(headings, kinds, strict=True):
+        content = tag("button", text(heading), type="button") if sortable else text(heading)
+        order = "descending" if heading == falling else None
+        titles.append(tag("th", content, scope="col", class_=kind, aria_sort=order))
+    body = []
+    for row in listed:
+        columns = zip(headings, row, kinds, strict=True)
+        cells = [tag("td", c.shown, class_=kind, data_value=c.number, data_label=h) for h, c, kind in columns]
+        body.append(tag("tr", *cells))
+    parts = tag("thead", tag("tr", *titles)) + tag("tbody", *body)
+    return tag("div", tag("table", parts, class_="sortable" if sortable else None, data_name=name), class_="scroll")
 
 
 def figure(title: str, content: str, note: str = "", *, name: str, wide: bool = False) -> str:
