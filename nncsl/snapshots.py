@@ -25,7 +25,7 @@ class Snapshot:
     class_names: tuple[str, ...]
 
 
-def save(
+def keep_snapshot(
     folder: Path, task: int, projections: Tensor, predicted: Tensor, labels: Tensor, names: tuple[str, ...]
 ) -> None:
     """Writes ``snapshots/task-N.npz``, N from 1. projections [n, D], predicted [n] and labels [n] on the host."""
@@ -42,7 +42,7 @@ def save(
     checkpoint.write_bytes(_path(folder, task), image.getbuffer())
 
 
-def load(folder: Path, task: int) -> Snapshot | None:
+def read_snapshot(folder: Path, task: int) -> Snapshot | None:
     """The snapshot after task ``task`` (from 0), if one was kept."""
     path = _path(folder, task)
     if not path.exists():

@@ -94,7 +94,11 @@ def _group_table(groups: Sequence[Group]) -> str:
         headings.insert(headings.index("average accuracy") + 1, "paper")
     note = "Mean ± standard deviation over seeds, complete runs alone. Bold: the best mean. Click on a heading to sort."
     return figure(
-        "Which was better", table(headings, rows, name="groups", sortable=True, falling="average accuracy"), note, name="groups", wide=True
+        "Which was better",
+        table(headings, rows, name="groups", sortable=True, falling="average accuracy"),
+        note,
+        name="groups",
+        wide=True,
     )
 
 

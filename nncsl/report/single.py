@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from nncsl import config as configs
-from nncsl import snapshots, typed
+from nncsl import typed
 from nncsl.errors import UserError
 from nncsl.report import marks, paper, projections, scales, views
 from nncsl.report.charts import Series, line_chart, scatter, shaded_grid
@@ -14,7 +14,7 @@ from nncsl.report.collect import RunRecord, flat
 from nncsl.report.heat import heat_table
 from nncsl.report.html import Cell, figure, section, table, tag, text
 from nncsl.report.page import page, tile
-from nncsl.snapshots import Snapshot
+from nncsl.snapshots import Snapshot, read_snapshot
 
 _NAMED_CLASSES = 12  # more can't be told apart as colored points
 _TASK_LINES = 8  # more lines than that are a thicket
@@ -148,7 +148,7 @@ def _accuracy(record: RunRecord) -> list[str]:
 def _recognition(record: RunRecord) -> list[str]:
     """Where the test images lie after the first and the last task, and what is taken for what."""
     last = record.finished - 1
-    kept = {task: snapshots.load(record.folder, task) for task in dict.fromkeys([0, last]) if task >= 0}
+    kept = {task: read_snapshot(record.folder, task) for task in dict.fromkeys([0, last]) if task >= 0}
     drawn = []
     for task, snapshot in kept.items():
         if snapshot is not None:
