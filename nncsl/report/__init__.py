@@ -17,7 +17,10 @@ def write(folders: Sequence[Path], output: Path | None = None, opened: Any = Non
     from nncsl import checkpoint
     from nncsl.report import collect, compare, single
 
-    records = [collect.collect(folder) for folder in dict.fromkeys(folders)]
+    folders = [path for path in dict.fromkeys(folders) if path.is_dir() or path.suffix != ".html"]  # of runs/* too
+    if not folders:
+        raise UserError("no run was named: expected folders that `nncsl train` wrote, e.g. runs/digits-nncsl-seed0")
+    records = [collect.collect(folder) for folder in folders]
     if len(records) == 1:
         html, output = single.report(records[0], opened), output or folders[0] / NAME
     else:

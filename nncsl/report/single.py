@@ -21,6 +21,7 @@ _TASK_LINES = 8  # more lines than that are a thicket
 _NUMBERED_CLASSES = 20  # more make a matrix too wide for numbers
 MEMORY_PARTS = {
     "student": "the network's weights and buffers",
+    "gradients": "of all trained weights",
     "optimizer": "momentum",
     "activations": "kept for the backward pass of a step",
     "teacher": "a second network",
