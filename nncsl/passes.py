@@ -32,7 +32,7 @@ class Passes:
     micro_batch: int = 0
     recompute: bool = False
     spill: Literal["device", "host", "disk"] = "device"
-    folder: Path = Path()
+    folder: Path = Path(".")
 
 
 def forward(network: Network, passes: Passes) -> Forward:

@@ -52,18 +52,23 @@ class Browser:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._ask(f"{domain}.enable")
 
-    def open(self, path: Path, *, width: int, height: int = 900, dark: bool = False, phone: bool = False) -> None:
-        """Loads a file from disk and waits until it has come to rest."""
+    def open(
+        self, path: Path, *, width: int, dark: bool = False, phone: bool = False, scripts: bool = True, media: str = ""
+    ) -> None:
+        """Loads a file from disk and waits until it has come to rest. media: "print" shows it as on paper."""
         self.requests, self.complaints = [], []
+        height = 844 if phone else 900
+        self._ask("Emulation.setScriptExecutionDisabled", value=not scripts)
         self._ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._ask("Emulation.setEmulatedMedia", features=[scheme])
+        self._ask("Emulation.setEmulatedMedia", media=media, features=[scheme])
         self._ask("Page.navigate", url=path.resolve().as_uri())
         deadline = time.monotonic() + 30
         while self.run("document.readyState") != "complete" or self.run("location.href") == "about:blank":
             assert time.monotonic() < deadline, "the page did not load"
             time.sleep(0.05)
-        self.run("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
+        if scripts:
+            self.run("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
 
     def run(self, expression: str) -> object:
         """The value of a JavaScript expression in the page."""
