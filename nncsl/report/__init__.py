@@ -21,15 +21,12 @@ def write(folders: Sequence[Path], output: Path | None = None, opened: Any = Non
     if not folders:
         raise UserError("no run was named: expected folders that `nncsl train` wrote, e.g. runs/digits-nncsl-seed0")
     records = [collect.collect(folder) for folder in folders]
-    if len(records) == 1:
-        html, output = single.report(records[0], opened), output or folders[0] / NAME
-    else:
-        html, output = compare.report(records), output or Path(NAME)
-    if output.is_dir():
-        output = output / NAME
+    output = output or (folders[0] / NAME if len(folders) == 1 else Path(NAME))
+    output = output / NAME if output.is_dir() else output
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{output} can't be written: {error.strerror}; choose another -o") from error
-    checkpoint.write_text(output, html)
+    page = single.report(records[0], opened) if len(records) == 1 else compare.report(records)
+    checkpoint.write_text(output, page)
     return output

@@ -43,6 +43,13 @@ def metrics(folder):
     return {k: v for k, v in summary.items() if k not in TIMES}, kept
 
 
+def snapshots(folder):
+    """What was kept of the test set at the tasks' boundaries."""
+    found = {path.name: path.read_bytes() for path in (folder / "snapshots").iterdir()}
+    assert found
+    return found
+
+
 @pytest.fixture(scope="module")
 def environment():
     return {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -91,6 +98,7 @@ def test_killed_again_and_again_it_ends_bit_for_bit_the_same(tmp_path, environme
         killed += process.returncode != 0
     assert killed == kills
     assert metrics(broken) == metrics(whole)
+    assert snapshots(broken) == snapshots(whole)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

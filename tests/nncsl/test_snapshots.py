@@ -1,12 +1,10 @@
-"""What is kept of the test set at each task's boundary: right, bounded, and the same however a run was interrupted."""
+"""What is kept of the test set at each task's boundary: right, and bounded."""
 
 import numpy as np
 import pytest
 import torch
 
-from nncsl import checkpoint, engine, evaluation
-from nncsl.interruption import Interrupted
-from nncsl.methods.nncsl import NNCSL
+from nncsl import engine, evaluation
 from nncsl.snapshots import balanced, read_snapshot
 
 
@@ -26,26 +24,6 @@ def test_a_run_keeps_projections_and_confusion_of_every_task(small, make_run):
     unit = torch.nn.functional.normalize(projections, dim=1).numpy()
     assert snapshot.projections.dtype == np.float16 and np.abs(snapshot.projections - unit).max() < 1e-3
     assert (snapshot.labels == labels.numpy()).all() and snapshot.class_names == prepared.source.class_names
-
-
-def test_interrupted_or_not_the_snapshots_are_the_same_bytes(small, make_run, monkeypatch):
-    whole, stopped = make_run(small("tasks=2", "epochs=1"), "whole"), make_run(small("tasks=2", "epochs=1"), "stopped")
-    engine.train(whole)
-    losses, calls = NNCSL.losses, []
-
-    def interrupted(self, *arguments):
-        calls.append(1)
-        if len(calls) == 13:  # in the second task
-            raise Interrupted
-        return losses(self, *arguments)
-
-    monkeypatch.setattr(NNCSL, "losses", interrupted)
-    with pytest.raises(Interrupted):
-        engine.train(stopped)
-    engine.train(stopped, checkpoint.load(stopped.checkpoint_path))
-    for name in ("task-1.npz", "task-2.npz"):
-        kept = [(run.folder / "snapshots" / name).read_bytes() for run in (whole, stopped)]
-        assert kept[0] == kept[1]
 
 
 def test_a_balanced_part_takes_equally_many_of_each_class():

@@ -2,12 +2,11 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from nncsl import report
+from nncsl.cli import main
 from nncsl.errors import UserError
 from nncsl.report.collect import collect, flat
 
@@ -64,19 +63,17 @@ def test_settings_are_flattened_as_flags_take_them():
     }
 
 
-def test_the_command_writes_where_it_is_told_and_says_where(runs, tmp_path):
-    def nncsl_report(*arguments):
-        command = [sys.executable, "-m", "nncsl.cli", "report", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=240)
-
-    made = nncsl_report(*runs.values(), "-o", tmp_path / "new" / "comparison.html")
-    assert made.returncode == 0 and made.stdout.strip() == str(tmp_path / "new" / "comparison.html"), made.stderr
-    assert (tmp_path / "new" / "comparison.html").read_text().startswith("<!doctype html>")
-    refused = nncsl_report(tmp_path)
-    assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1 and "is not a run" in refused.stderr
+def test_the_command_writes_where_it_is_told_and_says_where(runs, tmp_path, capsys):
+    target = tmp_path / "new" / "comparison.html"
+    assert main(["report", *map(str, runs.values()), "-o", str(target)]) == 0
+    assert capsys.readouterr().out.strip() == str(target)
+    assert target.read_text().startswith("<!doctype html>")
+    assert main(["report", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "is not a run" in said and len(said.splitlines()) == 1
     (tmp_path / "file").write_text("")
-    refused = nncsl_report(runs["er-0"], "-o", tmp_path / "file" / "report.html")
-    assert refused.returncode == 2 and "choose another -o" in refused.stderr
+    assert main(["report", str(runs["er-0"]), "-o", str(tmp_path / "file" / "report.html")]) == 2
+    assert "choose another -o" in capsys.readouterr().err
 
 
 def test_html_files_among_the_runs_are_passed_over(runs, tmp_path):

@@ -39,7 +39,7 @@ def lab(linear):
 @pytest.mark.parametrize("vision", VISION)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_any_two_of_the_first_colors_can_be_told_apart(scheme, vision):
-    """The first four at a glance, all eight clearly: two units are just noticed, ten are seen without looking for it."""
+    """The first four at a glance, all eight clearly: two units are just noticed, ten are plain to see."""
     colors = [lab(np.array(VISION[vision]) @ palettes()[scheme][f"c{i}"]) for i in range(1, 9)]
     far = {(i, j): np.linalg.norm(colors[i] - colors[j]) for i, j in itertools.combinations(range(8), 2)}
     assert min(far.values()) > 15, (scheme, vision, min(far, key=far.get))
