@@ -16,12 +16,12 @@ _Value = Callable[[RunRecord], float | None]
 # Column -> (value of a run, how it is shown, +1 if more is better and -1 if less is).
 _COLUMNS: dict[str, tuple[_Value, Callable[[float], str], int]] = {
     "average accuracy": (lambda run: run.average_accuracy, lambda v: f"{v:.1f}", 1),
-    "incremental": (lambda run: run.average_incremental_accuracy, lambda v: f"{v:.1f}", 1),
+    "incremental accuracy": (lambda run: run.average_incremental_accuracy, lambda v: f"{v:.1f}", 1),
     "forgetting": (lambda run: run.forgetting, lambda v: f"{v:.1f}", -1),
     "time": (lambda run: run.seconds, scales.duration, -1),
     "peak memory": (lambda run: run.memory.get("total"), scales.size, -1),
 }
-_WITH_DEVIATION = ("average accuracy", "incremental", "forgetting")
+_WITH_DEVIATION = ("average accuracy", "incremental accuracy", "forgetting")
 
 
 def report(records: Sequence[RunRecord]) -> str:

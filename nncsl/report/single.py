@@ -190,7 +190,7 @@ def _confusion(record: RunRecord, snapshot: Snapshot) -> str:
     else:
         drawn = shaded_grid(counts, names, label="confusion matrix: true classes down, predicted ones across")
     wrong = counts - np.diag(np.diag(counts))
-    worst = [divmod(int(i), len(order)) for i in np.argsort(-wrong, axis=None, kind="stable")[:5]]
+    worst = [divmod(int(i), len(order)) for i in np.argsort(-wrong, axis=None, kind="stable")[:3]]
     rows = [
         (names[i], names[j], Cell(str(wrong[i, j]), float(wrong[i, j])), _percent(wrong[i, j] / counts[i].sum()))
         for i, j in worst
@@ -252,8 +252,9 @@ def _settings(record: RunRecord) -> str:
 def _changed(config: dict[str, Any]) -> set[str]:
     if config["dataset"] not in configs.presets():
         return set()
-    usual = typed.plain(configs.load(config["dataset"]))
-    return {key for key, _, _ in typed.differences(flat(usual), flat(config)) if key not in ("data_dir", "cache_dir")}
+    usual, ours = flat(typed.plain(configs.load(config["dataset"]))), flat(config)
+    places = ("data_dir", "cache_dir")
+    return {key for key, _, _ in typed.differences(usual, ours) if key in ours and key not in places}
 
 
 def _versions(record: RunRecord) -> str:
