@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.console import Console
 
 import kernels
 from featurebank.errors import BankError
-from nncsl import checkpoint, engine, evaluation, methods, metrics, teachers, typed
+from nncsl import checkpoint, engine, evaluation, methods, metrics, planning, teachers, typed
 from nncsl import config as configs
+from nncsl.budget import parse_bytes
 from nncsl.config import Config
 from nncsl.data.catalog import open_data
 from nncsl.data.labels import LabelBudget
@@ -42,13 +44,15 @@ def start(
         config = replace(config, tasks=1, class_order=None)
     config = _with_absolute_paths(config)
     device = find_device(config.device)
+    base = planning.baseline(device) if config.memory_budget else 0
     source, tasks = open_data(config)
     folder = _new_folder(folder, config)
+    config = _within_budget(config, source, tasks, folder, device, base)
     checkpoint.write_text(folder / "config.yaml", configs.dump(config))
     checkpoint.write_text(folder / "tasks.json", _describe_tasks(source, tasks))
     if command:
         checkpoint.write_text(folder / "command.txt", command + "\n")
-    return _train(config, source, tasks, folder, device, None, quiet=quiet, report=report)
+    return _train(config, source, tasks, folder, device, None, base, quiet=quiet, report=report)
 
 
 def resume(
@@ -66,6 +70,8 @@ def resume(
         if report and not (folder / "report.html").exists():
             write_report(folder)
         return json.loads((folder / "summary.json").read_text())
+    device = find_device(config.device)
+    base = planning.baseline(device) if config.memory_budget else 0
     saved = checkpoint.load(folder / "checkpoint" / "state.pt")
     _refuse_changes(folder / "checkpoint", saved["config"], config)
     source, tasks = open_data(config)
@@ -73,7 +79,10 @@ def resume(
         raise ConfigError(
             f"{folder / 'tasks.json'} records other tasks than {config.dataset} gives now: has its data changed?"
         )
-    return _train(config, source, tasks, folder, find_device(config.device), saved, quiet=quiet, report=report)
+    if config.memory_budget != started["memory_budget"]:
+        codec = config.bank_codec  # that of the bank that is there
+        config = replace(_within_budget(config, source, tasks, folder, device, base), bank_codec=codec)
+    return _train(config, source, tasks, folder, device, saved, base, quiet=quiet, report=report)
 
 
 def evaluate(folder: Path) -> dict[str, Any]:
@@ -150,6 +159,7 @@ def _train(
     folder: Path,
     device: torch.device,
     saved: dict[str, Any] | None,
+    base: int,
     *,
     quiet: bool,
     report: bool,
@@ -165,6 +175,8 @@ def _train(
             raise RunInterrupted(f"interrupted; continue with: nncsl train --resume {folder}") from error
         except (BankError, OSError, ImportError) as error:  # a damaged bank, a full disk, no FAISS: said in one line
             raise UserError(f"{error}. What was saved is intact: nncsl train --resume {folder}") from error
+        if config.memory_budget:
+            state.peak(baseline=base, budget=parse_bytes(config.memory_budget))
         summary = summarize(state, config)
         checkpoint.write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
         reporter.table(f"results, in {folder}", _results(summary))
@@ -186,7 +198,7 @@ def write_report(folder: Path, opened: tuple[Source, tuple[Task, ...]] | None = 
 def _results(summary: dict[str, Any]) -> list[tuple[str, str]]:
     memory = summary["peak_memory"]
     parts = [f"{name} {size / 1e6:.1f}" for name, size in memory.items() if name in MEMORY_PARTS]
-    return [
+    rows = [
         ("average accuracy", f"{summary['average_accuracy']:.1f}%"),
         ("average incremental accuracy", f"{summary['average_incremental_accuracy']:.1f}%"),
         ("forgetting", f"{summary['forgetting']:.1f}"),
@@ -194,6 +206,23 @@ def _results(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("training", f"{summary['seconds']:.0f} s, {summary['images_per_second']:.0f} images/s"),
         ("peak memory", f"{memory['total'] / 1e6:.0f} MB ({', '.join(parts)})"),
     ]
+    if "budget" in memory:
+        own = memory["total"] - memory["baseline"]
+        verdict = "" if own <= 1.05 * memory["budget"] else ": EXCEEDED; please report this run's plan.json"
+        rows.append(("memory budget", f"{own / 1e6:.0f} of {memory['budget'] / 1e6:.0f} MB used{verdict}"))
+    return rows
+
+
+def _within_budget(
+    config: Config, source: Source, tasks: tuple[Task, ...], folder: Path, device: torch.device, base: int
+) -> Config:
+    """The settings that --memory-budget asks for, shown before training and kept in the run's folder."""
+    if config.memory_budget is None:
+        return config
+    plan = planning.for_run(config, source, tasks, device, base, folder, print)
+    planning.describe_plan(plan, Console())
+    checkpoint.write_text(folder / "plan.json", json.dumps(planning.as_record(plan), indent=2) + "\n")
+    return planning.planned(config, plan)
 
 
 def _describe_tasks(source: Source, tasks: tuple[Task, ...]) -> str:
@@ -221,7 +250,7 @@ def _new_folder(folder: Path | None, config: Config) -> Path:
 
 def _nothing_to_lose(folder: Path) -> bool:
     """An empty folder, or one whose run ended before its first checkpoint."""
-    ours = {"config.yaml", "tasks.json", "command.txt", "metrics.jsonl", "checkpoint"}
+    ours = {"config.yaml", "plan.json", "tasks.json", "command.txt", "metrics.jsonl", "checkpoint"}
     names = {path.name.removesuffix(".new") for path in folder.iterdir()} if folder.is_dir() else {"a file"}
     return names <= ours and not (folder / "checkpoint" / "state.pt").exists()
 
@@ -245,7 +274,16 @@ def _read_config(folder: Path) -> Config:
 
 
 def _refuse_changes(folder: Path, recorded: dict[str, Any], wanted: Config) -> None:
-    movable = ("data_dir", "cache_dir", "device")
+    movable = (
+        "data_dir",
+        "cache_dir",
+        "device",
+        "memory_budget",
+        "micro_batch",
+        "recompute",
+        "spill",
+        "bank_residency",
+    )
     found = typed.differences(recorded, typed.plain(wanted))
     shown = "; ".join(
         f"{key} is {there!r} there, {here!r} was asked for" for key, there, here in found if key not in movable

@@ -61,6 +61,11 @@ class RunRecord:
         """The loss parts that were recorded, in the order in which they first appear."""
         return list(dict.fromkeys(key for line in self.epochs for key in line if key not in _NOT_CURVES))
 
+    @property
+    def memory_parts(self) -> dict[str, int]:
+        """Peak bytes of each part, without the whole and what it was held against."""
+        return {name: size for name, size in self.memory.items() if name not in ("total", "baseline", "budget")}
+
     def curve(self, name: str) -> list[tuple[float, float]]:
         """(epochs since the run began, value) for every epoch that recorded it."""
         each = int(self.config["epochs"])

@@ -172,7 +172,7 @@ def _training(groups: Sequence[Group]) -> list[str]:
 
 def _memory(groups: Sequence[Group]) -> str:
     """A stacked bar per group, all on one scale, and the same in numbers."""
-    parts = list(dict.fromkeys(p for each in groups for run in each.complete for p in run.memory if p != "total"))
+    parts = list(dict.fromkeys(part for each in groups for run in each.complete for part in run.memory_parts))
     groups = [each for each in groups if each.complete]
     means = [[statistics.mean(run.memory.get(p, 0) for run in each.complete) for p in parts] for each in groups]
     most = max(map(sum, means), default=0)

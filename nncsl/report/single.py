@@ -206,7 +206,7 @@ def _percent(share: float) -> Cell:
 
 
 def _memory(record: RunRecord) -> str:
-    parts = {name: size for name, size in record.memory.items() if name != "total"}
+    parts = record.memory_parts
     if not parts:
         return ""
     most = max([*parts.values(), 1])
@@ -216,8 +216,12 @@ def _memory(record: RunRecord) -> str:
         about = tag("small", text(MEMORY_PARTS.get(name, "")))
         row = [tag("dt", text(name), about), tag("dd", bar, tag("span", scales.size(size), class_="amount"))]
         rows.append(tag("div", *row, data_name=name, data_value=size))
-    total = record.memory.get("total")
-    note = f"Peaks of each part. The whole process, libraries included, took {scales.size(total)}." if total else ""
+    note = "Peaks of each part."
+    if total := record.memory.get("total"):
+        note += f" The whole process, libraries included, took {scales.size(total)}."
+    if budget := record.memory.get("budget"):
+        used = (total or 0) - record.memory.get("baseline", 0)
+        note += f" Of a budget of {scales.size(budget)}, {scales.size(used)} were used."
     return figure("Where memory goes", tag("dl", *rows, class_="bars"), note, name="memory-split", wide=True)
 
 
