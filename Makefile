@@ -20,7 +20,7 @@ browser:
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "installing chromium"; \
-	  timeout 300 sh -c '(apt-get install -qq chromium || (apt-get update -qq && apt-get install -qq chromium)) >/dev/null 2>&1' \
+	  DEBIAN_FRONTEND=noninteractive timeout 300 sh -c '(apt-get install -qq chromium || (apt-get update -qq && apt-get install -qq chromium)) >/dev/null 2>&1' \
 	    || echo "chromium could not be installed: tests of the report in a browser will be skipped"; \
 	fi
 

@@ -1,6 +1,7 @@
 """Run folders, finished or not, as plain records."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,9 +68,10 @@ class RunRecord:
         return {name: size for name, size in self.memory.items() if name not in ("total", "baseline", "budget")}
 
     def curve(self, name: str) -> list[tuple[float, float]]:
-        """(epochs since the run began, value) for every epoch that recorded it."""
+        """(epochs since the run began, value) for every epoch that recorded a finite one."""
         each = int(self.config["epochs"])
-        return [(line["task"] * each + line["epoch"] + 1, line[name]) for line in self.epochs if name in line]
+        known = [line for line in self.epochs if math.isfinite(line.get(name, math.nan))]
+        return [(line["task"] * each + line["epoch"] + 1, line[name]) for line in known]
 
 
 def collect(folder: Path) -> RunRecord:

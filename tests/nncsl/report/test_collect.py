@@ -55,6 +55,16 @@ def test_what_is_no_run_is_named(runs, tmp_path):
         collect(broken)
 
 
+def test_a_value_that_is_no_number_leaves_a_gap(runs, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(runs["er-0"], folder)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines[1]["lin"] = float("nan")
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [x for x, _ in collect(folder).curve("lin")] == [1, *range(3, 11)]
+    assert "nan" not in report.write([folder, runs["er-1"]], tmp_path / "both.html").read_text().split("<script>")[0]
+
+
 def test_settings_are_flattened_as_flags_take_them():
     assert flat({"a": 1, "network": {"width": 8, "blocks": [1, 2]}}) == {
         "a": 1,
