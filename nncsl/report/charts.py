@@ -65,9 +65,18 @@ def line_chart(
 
 
 def scatter(
-    points: np.ndarray, groups: Sequence[int], names: Sequence[str], faded: Sequence[bool], *, label: str
+    points: np.ndarray,
+    groups: Sequence[int],
+    names: Sequence[str],
+    faded: Sequence[bool],
+    *,
+    label: str,
+    named: bool = True,
 ) -> str:
-    """points [n, 2] in any units, colored by ``groups`` [n] (an index into names); each group named at its middle."""
+    """points [n, 2] in any units, colored by ``groups`` [n] (an index into names).
+
+    named: write each group's name at its middle, where a group is one heap.
+    """
     side, edge = 420, 16
     low, high = points.min(axis=0), points.max(axis=0)
     placed = edge + (points - low) / np.maximum(high - low, 1e-9) * (side - 2 * edge)
@@ -83,11 +92,11 @@ def scatter(
         )
         kind = f"group {marks.style(index)}" + (" faded" if faded[index] else "")
         dots.append(tag("g", path, class_=kind, data_name=name, data_count=len(own)))
-        middle = own[
-            np.abs(own - np.median(own, axis=0)).sum(axis=1).argmin()
-        ]  # a point of its own, not between two heaps
+        # At a point of its own: the middle of two heaps may belong to another group.
+        middle = own[np.abs(own - np.median(own, axis=0)).sum(axis=1).argmin()]
         titles.append(tag("text", text(name), x=f"{middle[0]:.0f}", y=f"{middle[1] + 5:.0f}", class_="name"))
-    return tag("svg", *dots, *titles, viewBox=f"0 0 {side} {side}", role="img", aria_label=label, class_="scatter")
+    shown = titles if named else []
+    return tag("svg", *dots, *shown, viewBox=f"0 0 {side} {side}", role="img", aria_label=label, class_="scatter")
 
 
 def shaded_grid(counts: np.ndarray, names: Sequence[str], *, label: str) -> str:

@@ -172,7 +172,8 @@ def _projections(record: RunRecord, task: int, snapshot: Snapshot) -> str:
         task_of = {c: index for index, classes in enumerate(record.tasks) for c in classes}
         groups, names = np.array([task_of[int(c)] for c in labels]), [f"{i + 1}" for i in range(len(record.tasks))]
         faded, by = [index > task for index in range(len(names))], "task (there are too many classes)"
-    chart = scatter(points, list(groups), names, faded, label=f"t-SNE after task {task + 1}")
+    label = f"t-SNE after task {task + 1}"
+    chart = scatter(points, list(groups), names, faded, label=label, named=by == "class")
     chart += marks.legend(list(enumerate(names)), kind="point")
     note = f"t-SNE of {len(points)} test images, colored by {by}." + (" Faded: not learned yet." if any(faded) else "")
     return figure(f"Projections after task {task + 1}", chart, note, name=f"projections-{task + 1}")
@@ -198,7 +199,9 @@ def _confusion(record: RunRecord, snapshot: Snapshot) -> str:
     ]
     mistakes = table(["image of", "taken for", "times", "of its class"], rows, name="mistakes") if rows else ""
     note = "Test images: true class down, predicted class across."
-    return figure("Confusion matrix", drawn + mistakes, note, name="confusion", wide=len(order) > 10)
+    return figure(
+        "Confusion matrix", drawn + mistakes, note, name="confusion", wide=10 < len(order) <= _NUMBERED_CLASSES
+    )
 
 
 def _percent(share: float) -> Cell:
