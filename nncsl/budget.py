@@ -1,6 +1,5 @@
 """``--memory-budget``: from an amount of memory to the fastest settings that keep a run within it."""
 
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -10,13 +9,12 @@ import torch
 
 from featurebank.codecs import make_codec
 from nncsl import accounting, methods, networks, probe
-from nncsl.config import Config
+from nncsl.config import Config, parse_bytes
 from nncsl.data.batches import LABELED_VIEWS
 from nncsl.errors import ConfigError
 from nncsl.passes import Passes, Spill
 
 SIZES = (64, 32, 16, 8, 4, 2, 1)  # of micro-batches, the fastest first
-_UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _KEY_BYTES = 24  # a bank's row besides its feature: image, slot, role, position
 _SAFETY = 0.97  # of the budget is planned for: measurements vary
 
@@ -64,14 +62,6 @@ class Plan:
     budget: int
     baseline: int
     others: tuple[Option, ...]
-
-
-def parse_bytes(text: str) -> int:
-    """ "2GB" is 2e9 bytes, "2GiB" 2 * 2**30; also "500MB" and plain bytes."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?\s*", text.upper())
-    if found is None or not float(found[1]):
-        raise ConfigError(f"memory_budget={text!r}: expected an amount of memory such as 2GB, 500MB or 1.5GiB")
-    return int(float(found[1]) * _UNITS[found[2] or ""])
 
 
 def baseline(device: torch.device) -> int:

@@ -13,8 +13,7 @@ import kernels
 from featurebank.errors import BankError
 from nncsl import checkpoint, engine, evaluation, methods, metrics, planning, teachers, typed
 from nncsl import config as configs
-from nncsl.budget import parse_bytes
-from nncsl.config import Config
+from nncsl.config import Config, parse_bytes
 from nncsl.data.catalog import open_data
 from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import Source

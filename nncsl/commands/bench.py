@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-_BENCHMARKS = ("kernels", "bank", "views", "step")
+_BENCHMARKS = ("kernels", "bank", "views", "step", "memory", "budget")
 
 
 def add(commands: Any) -> None:
