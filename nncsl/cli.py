@@ -1,6 +1,7 @@
 """The ``nncsl`` command: parses, calls, says how it ended. The commands themselves are in nncsl/commands."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,7 @@ _EXIT_CODES = """exit codes: 0 done; 1 an error inside nncsl; 2 a wrong flag, se
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
     arguments = _parser().parse_args(argv)
+    arguments.typed = shlex.join(["nncsl", *(sys.argv[1:] if argv is None else argv)])
     try:
         return arguments.run(arguments) or 0
     except UserError as error:

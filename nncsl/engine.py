@@ -33,6 +33,7 @@ from nncsl.methods.base import Classes, Losses, Student
 from nncsl.networks import Network
 from nncsl.passes import Forward
 from nncsl.progress import Reporter
+from nncsl.snapshots import keep_snapshot
 from nncsl.state import RunState
 from nncsl.teachers import Pixels, Render
 from nncsl.teaching import Teaching
@@ -205,7 +206,7 @@ def record(state: RunState, losses: Losses, batch: Batch, stream: Stream) -> Non
 
 def measure(run: Run, network: Network, state: RunState, classes: Classes) -> None:
     """A row of the accuracy matrix, the accuracy over seen classes, and how well the next task is known already."""
-    logits, labels = evaluation.test_logits(network, run.source, run.config.views, run.device)
+    logits, projections, labels = evaluation.test_outputs(network, run.source, run.config.views, run.device)
     seen = classes.seen_mask(torch.device("cpu"))
     index = len(state.accuracy_matrix)
     state.accuracy_matrix.append(evaluation.accuracy_by_task(logits, labels, run.tasks, seen))
@@ -213,6 +214,7 @@ def measure(run: Run, network: Network, state: RunState, classes: Classes) -> No
     state.seen_accuracy.append(evaluation.percent(predicted, labels, classes.seen))
     if index + 1 < len(run.tasks):
         state.ahead.append(evaluation.accuracy_by_task(logits, labels, run.tasks, seen=None)[index + 1])
+    keep_snapshot(run.folder, index, projections, predicted, labels, run.source.class_names)
 
 
 def save(

@@ -32,8 +32,13 @@ class RunInterrupted(UserError):
     """The run stopped on request, with everything saved."""
 
 
-def start(config: Config, folder: Path | None, *, quiet: bool = False) -> dict[str, Any]:
-    """Trains from the beginning in ``folder`` (default: a new one below runs/); returns the summary."""
+def start(
+    config: Config, folder: Path | None, *, quiet: bool = False, report: bool = False, command: str | None = None
+) -> dict[str, Any]:
+    """Trains from the beginning in ``folder`` (default: a new one below runs/); returns the summary.
+
+    report: also write report.html at the end; command: what was typed, to be kept with the run.
+    """
     method = methods.find(config.method)
     if method.one_task:
         config = replace(config, tasks=1, class_order=None)
@@ -44,10 +49,14 @@ def start(config: Config, folder: Path | None, *, quiet: bool = False) -> dict[s
     config, base = _within_budget(config, source, tasks, folder, device)
     checkpoint.write_text(folder / "config.yaml", configs.dump(config))
     checkpoint.write_text(folder / "tasks.json", _describe_tasks(source, tasks))
-    return _train(config, source, tasks, folder, device, None, base, quiet=quiet)
+    if command:
+        checkpoint.write_text(folder / "command.txt", command + "\n")
+    return _train(config, source, tasks, folder, device, None, base, quiet=quiet, report=report)
 
 
-def resume(folder: Path, overrides: list[dict[str, Any]], *, quiet: bool = False) -> dict[str, Any]:
+def resume(
+    folder: Path, overrides: list[dict[str, Any]], *, quiet: bool = False, report: bool = False
+) -> dict[str, Any]:
     """Continues the run in ``folder``. Where data lies and what computes may be said anew; other settings stay."""
     started = typed.plain(_read_config(folder))
     wanted = started
@@ -57,6 +66,8 @@ def resume(folder: Path, overrides: list[dict[str, Any]], *, quiet: bool = False
     _refuse_changes(folder, started, config)
     if (folder / "summary.json").exists():
         print(f"{folder} is complete")
+        if report and not (folder / "report.html").exists():
+            write_report(folder)
         return json.loads((folder / "summary.json").read_text())
     device = find_device(config.device)
     saved = checkpoint.load(folder / "checkpoint" / "state.pt")
@@ -73,7 +84,7 @@ def resume(folder: Path, overrides: list[dict[str, Any]], *, quiet: bool = False
         config = replace(config, bank_codec=codec)
     elif config.memory_budget:
         base = baseline(config, device, folder, source.nbytes)
-    return _train(config, source, tasks, folder, device, saved, base, quiet=quiet)
+    return _train(config, source, tasks, folder, device, saved, base, quiet=quiet, report=report)
 
 
 def evaluate(folder: Path) -> dict[str, Any]:
@@ -153,6 +164,7 @@ def _train(
     base: int,
     *,
     quiet: bool,
+    report: bool,
 ) -> dict[str, Any]:
     if device.type == "cuda":  # or a resumed run could not end bit for bit as an uninterrupted one
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
@@ -170,7 +182,19 @@ def _train(
         summary = summarize(state, config)
         checkpoint.write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
         reporter.table(f"results, in {folder}", _results(summary))
+    if report:
+        write_report(folder, (source, tasks))
     return summary
+
+
+def write_report(folder: Path, opened: tuple[Source, tuple[Task, ...]] | None = None) -> None:
+    """DIR/report.html; whatever goes wrong with it costs a line, not the run."""
+    from nncsl import report
+
+    try:
+        print(f"report: {report.write([folder], opened=opened)}")
+    except Exception as error:
+        print(f"no report ({type(error).__name__}: {error}); the run is complete: try nncsl report {folder}")
 
 
 def _results(summary: dict[str, Any]) -> list[tuple[str, str]]:
@@ -228,7 +252,7 @@ def _new_folder(folder: Path | None, config: Config) -> Path:
 
 def _nothing_to_lose(folder: Path) -> bool:
     """An empty folder, or one whose run ended before its first checkpoint."""
-    ours = {"config.yaml", "plan.json", "tasks.json", "metrics.jsonl", "checkpoint"}
+    ours = {"config.yaml", "plan.json", "tasks.json", "command.txt", "metrics.jsonl", "checkpoint"}
     names = {path.name.removesuffix(".new") for path in folder.iterdir()} if folder.is_dir() else {"a file"}
     return names <= ours and not (folder / "checkpoint" / "state.pt").exists()
 

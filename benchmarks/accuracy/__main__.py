@@ -114,7 +114,7 @@ def run(entry: Entry, threads: int, data_dir: str | None) -> str:
         started = False
     commit = _git("rev-parse", "HEAD") + ("+changes" if _git("status", "--porcelain", "-uno") else "")
     where = ["--resume", str(entry.folder)] if started else ["--out", str(entry.folder), *arguments]
-    command = [sys.executable, "-m", "nncsl.cli", "train", "--quiet", *where]
+    command = [sys.executable, "-m", "nncsl.cli", "train", "--quiet", "--no-report", *where]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True)
     if ended.returncode:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from nncsl.commands import bench, config, data, evaluate, plan, train
+from nncsl.commands import bench, config, data, evaluate, plan, report, train
 
-GROUPS = (train, plan, evaluate, config, data, bench)
+GROUPS = (train, plan, evaluate, report, config, data, bench)
 
 
 def add_all(commands: Any) -> None:
