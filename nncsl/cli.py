@@ -10,7 +10,7 @@ from nncsl.errors import UserError
 from nncsl.version import __version__
 
 _EXIT_CODES = """exit codes: 0 done; 1 an error inside nncsl; 2 a wrong flag, setting, data file or folder
-(one line says which); 130 interrupted (a run can be resumed)"""
+(one line says which); 3 a damaged feature bank; 130 interrupted (a run can be resumed)"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return arguments.run(arguments) or 0
     except UserError as error:
         print(f"nncsl: {error}", file=sys.stderr)
-        return 2
+        return error.exit_code
     except BrokenPipeError:
         return 0
     except KeyboardInterrupt:
