@@ -125,7 +125,7 @@ class StepBench:
             targets = teacher.targets(batch, pixels)
         with self.phase("student forward"):
             share = self.method.backbone_share(self.config)
-            student = engine.embed(self.network, pixels, batch, self.classes, share)
+            student = engine.embed(self.network, self.network, pixels, batch, self.classes, share)
         with self.phase("losses"):
             total = self.method.losses(student, batch, targets, self.classes, self.config).total
         with self.phase("student backward"):

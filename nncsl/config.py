@@ -86,6 +86,10 @@ class Config:
     # Machine
     network: NetworkConfig = field(default_factory=NetworkConfig)
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    memory_budget: str | None = None
+    micro_batch: int = 0
+    recompute: bool = False
+    spill: Literal["device", "host", "disk"] = "device"
     device: str = "auto"
     seed: int = 0
 
@@ -141,6 +145,7 @@ def _preset_folder() -> Any:
 def _check_ranges(config: Config) -> None:
     """Everything that can be judged without looking at the data."""
     at_least = {"tasks": 1, "memory": 0, "unlabelled_memory": 0, "bank_views": 1, "bank_refresh_epochs": 0, "epochs": 1}
+    at_least["micro_batch"] = 0
     if min(config.network.width, config.network.hidden, config.network.projection, *config.network.blocks, 1) < 1:
         raise ConfigError(f"network={config.network}: expected numbers of 1 or more")
     at_least |= {"warmup_epochs": 0, "unlabelled_batch": 1, "labelled_per_class": 1, "labelled_batch": 1, "seed": 0}

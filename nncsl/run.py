@@ -24,6 +24,9 @@ from nncsl.state import RunState
 from nncsl.versions import versions
 
 
+MEMORY_PARTS = ("student", "gradients", "optimizer", "activations", "teacher", "bank", "data")
+
+
 class RunInterrupted(UserError):
     """The run stopped on request, with everything saved."""
 
@@ -159,7 +162,7 @@ def _train(
 
 def _results(summary: dict[str, Any]) -> list[tuple[str, str]]:
     memory = summary["peak_memory"]
-    parts = [f"{name} {memory[name] / 1e6:.1f}" for name in ("student", "optimizer", "activations", "teacher", "bank")]
+    parts = [f"{name} {size / 1e6:.1f}" for name, size in memory.items() if name in MEMORY_PARTS]
     return [
         ("average accuracy", f"{summary['average_accuracy']:.1f}%"),
         ("average incremental accuracy", f"{summary['average_incremental_accuracy']:.1f}%"),
