@@ -9,14 +9,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nncsl import accounting, checkpoint, evaluation, exemplars, memory, methods, networks, objectives, optim, passes, typed
+from nncsl import (
+    accounting,
+    checkpoint,
+    evaluation,
+    exemplars,
+    memory,
+    methods,
+    networks,
+    objectives,
+    optim,
+    passes,
+    typed,
+)
 from nncsl.config import Config
 from nncsl.data.batches import Batch, Batches, ViewKeys, render
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, Task
 from nncsl.errors import UserError
 from nncsl.interruption import Interrupted, Interruption
-from nncsl.journal import Journal
+from nncsl.journal import open_journal
 from nncsl.methods.base import Classes, Losses, Student
 from nncsl.networks import Network
 from nncsl.passes import Forward
@@ -59,7 +71,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Network, RunSt
     else:
         state = RunState.unpack(saved["state"])
         network.load_state_dict(saved["network"])
-    journal = Journal(run.folder / "metrics.jsonl")
+    journal = open_journal(run.folder)
     journal.rewind(state.task, state.epoch)
     state.peak(student=networks.nbytes(network), gradients=accounting.gradient_bytes(network))
     state.peak(teacher=0, bank=0, data=source.nbytes)

@@ -12,6 +12,7 @@ import kernels
 from featurebank.errors import BankError
 from nncsl import checkpoint, engine, evaluation, methods, metrics, teachers, typed
 from nncsl import config as configs
+from nncsl import tensorboard as events
 from nncsl.config import Config
 from nncsl.data.catalog import open_data
 from nncsl.data.labels import LabelBudget
@@ -19,10 +20,10 @@ from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError, UserError
 from nncsl.interruption import Interrupted
+from nncsl.journal import open_journal
 from nncsl.progress import Reporter
 from nncsl.state import RunState
 from nncsl.versions import versions
-
 
 MEMORY_PARTS = ("student", "gradients", "optimizer", "activations", "teacher", "bank", "data")
 
@@ -31,8 +32,10 @@ class RunInterrupted(UserError):
     """The run stopped on request, with everything saved."""
 
 
-def start(config: Config, folder: Path | None, *, quiet: bool = False) -> dict[str, Any]:
+def start(config: Config, folder: Path | None, *, quiet: bool = False, tensorboard: bool = False) -> dict[str, Any]:
     """Trains from the beginning in ``folder`` (default: a new one below runs/); returns the summary."""
+    if tensorboard:
+        events.check_installed()
     method = methods.find(config.method)
     if method.one_task:
         config = replace(config, tasks=1, class_order=None)
@@ -40,21 +43,33 @@ def start(config: Config, folder: Path | None, *, quiet: bool = False) -> dict[s
     device = find_device(config.device)
     source, tasks = open_data(config)
     folder = _new_folder(folder, config)
+    if tensorboard:
+        (folder / events.FOLDER).mkdir(exist_ok=True)
     checkpoint.write_text(folder / "config.yaml", configs.dump(config))
     checkpoint.write_text(folder / "tasks.json", _describe_tasks(source, tasks))
     return _train(config, source, tasks, folder, device, None, quiet=quiet)
 
 
-def resume(folder: Path, overrides: list[dict[str, Any]], *, quiet: bool = False) -> dict[str, Any]:
-    """Continues the run in ``folder``. Where data lies and what computes may be said anew; other settings stay."""
+def resume(
+    folder: Path, overrides: list[dict[str, Any]], *, quiet: bool = False, tensorboard: bool = False
+) -> dict[str, Any]:
+    """Continues the run in ``folder``. Where data lies and what computes may be said anew; other settings stay.
+
+    ``tensorboard`` gives a run event files that was started without, from its first epoch on, even if it is complete.
+    """
     started = typed.plain(_read_config(folder))
     wanted = started
     for override in overrides:
         wanted = typed.merge(wanted, override)
     config = _with_absolute_paths(typed.build(Config, wanted))
     _refuse_changes(folder, started, config)
+    if tensorboard:
+        events.check_installed()
+        (folder / events.FOLDER).mkdir(exist_ok=True)
     if (folder / "summary.json").exists():
         print(f"{folder} is complete")
+        if tensorboard:
+            open_journal(folder).rewind(config.tasks, 0)
         return json.loads((folder / "summary.json").read_text())
     saved = checkpoint.load(folder / "checkpoint" / "state.pt")
     _refuse_changes(folder / "checkpoint", saved["config"], config)
@@ -198,7 +213,7 @@ def _new_folder(folder: Path | None, config: Config) -> Path:
 
 def _nothing_to_lose(folder: Path) -> bool:
     """An empty folder, or one whose run ended before its first checkpoint."""
-    ours = {"config.yaml", "tasks.json", "metrics.jsonl", "checkpoint"}
+    ours = {"config.yaml", "tasks.json", "metrics.jsonl", "checkpoint", events.FOLDER}
     names = {path.name.removesuffix(".new") for path in folder.iterdir()} if folder.is_dir() else {"a file"}
     return names <= ours and not (folder / "checkpoint" / "state.pt").exists()
 
