@@ -15,7 +15,7 @@ _EXIT_CODES = """exit codes: 0 done; 1 an error inside nncsl; 2 a wrong flag, se
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = build_parser().parse_args(argv)
     try:
         return arguments.run(arguments) or 0
     except UserError as error:
@@ -36,7 +36,8 @@ class _Version(argparse.Action):
         raise SystemExit(0)
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Everything that ``nncsl`` takes."""
     parser = argparse.ArgumentParser(
         prog="nncsl",
         description=f"nncsl {__version__}: continual semi-supervised learning with few labels and little memory.",

@@ -68,7 +68,7 @@ def _times(paths: list[Path]) -> dict[tuple[str, int], float]:
     """(tag, step) to the time recorded; a file that was cut off gives what it has."""
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
-    times = {}
+    times: dict[tuple[str, int], float] = {}
     for path in paths:
         for event in LegacyEventFileLoader(str(path)).Load():
             times |= {(value.tag, event.step): event.wall_time for value in event.summary.value}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nncsl.cli import _parser
+from nncsl.cli import build_parser
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
@@ -22,7 +22,7 @@ def commands():
 
 @pytest.mark.parametrize("arguments", list(commands()))
 def test_commands_in_the_docs_are_ones_that_exist(arguments):
-    assert callable(_parser().parse_args(arguments).run)
+    assert callable(build_parser().parse_args(arguments).run)
 
 
 def test_readme_python_runs(tmp_path, monkeypatch):

@@ -5,13 +5,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nncsl.commands.settings import command
+from nncsl.commands.settings import command, group
 
 
 def add(commands: Any) -> None:
     """Declares the command and its four parts."""
-    parts = commands.add_parser("bank", help="look into a feature bank, check it, export it, search it").add_subparsers(
-        required=True, metavar="WHAT"
+    parts = group(
+        commands,
+        "bank",
+        "look into a feature bank, check it, export it, search it",
+        "nncsl bank info runs/digits-nncsl-seed0",
+        "nncsl bank verify runs/digits-nncsl-seed0",
     )
     info = _part(
         *(parts, "info", _info),
