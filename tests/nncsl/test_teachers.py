@@ -49,7 +49,7 @@ class SecondTask:
         batch = self.batches.draw(epoch, step, pool)
         pixels = teachers.Pixels(self.views(batch.large), self.views(batch.small), self.views(batch.supports))
         share = self.method.backbone_share(self.config)
-        student = engine.embed(network, pixels, batch, self.classes, share)
+        student = engine.embed(network, network, pixels, batch, self.classes, share)
         targets = teacher.targets(batch, pixels)
         return self.method.losses(student, batch, targets, self.classes, self.config)
 
