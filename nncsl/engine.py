@@ -9,19 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nncsl import (
-    accounting,
-    checkpoint,
-    evaluation,
-    exemplars,
-    memory,
-    methods,
-    networks,
-    objectives,
-    optim,
-    passes,
-    typed,
-)
+from nncsl import accounting, checkpoint, evaluation, exemplars, memory, methods, networks, objectives, optim, passes, typed
 from nncsl.config import Config
 from nncsl.data.batches import Batch, Batches, ViewKeys, render
 from nncsl.data.sources import Source
