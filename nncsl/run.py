@@ -63,8 +63,9 @@ def resume(
         wanted = typed.merge(wanted, override)
     config = _with_absolute_paths(typed.build(Config, wanted))
     _refuse_changes(folder, started, config)
-    if tensorboard:
+    if tensorboard or (folder / events.FOLDER).is_dir():
         events.check_installed()
+    if tensorboard:
         (folder / events.FOLDER).mkdir(exist_ok=True)
     if (folder / "summary.json").exists():
         print(f"{folder} is complete")

@@ -119,21 +119,20 @@ def test_a_journal_without_the_folder_writes_no_events(tmp_path):
 @pytest.mark.parametrize("resumes", [False, True])
 def test_without_tensorboard_nothing_is_started(tmp_path, resumes):
     """In the other process a module that cannot be imported stands where TensorBoard would be found."""
-    blocked = tmp_path / "blocked"
+    blocked, folder = tmp_path / "blocked", tmp_path / "run"
     blocked.mkdir()
     (blocked / "tensorboard.py").write_text("raise ImportError('not installed')")
+    where = ["--out", folder, "--tensorboard"]
+    if resumes:  # a run that was started with it elsewhere
+        where = ["--resume", folder]
+        (folder / "tensorboard").mkdir(parents=True)
+        (folder / "config.yaml").write_text(config.dump(config.load("digits")))
     path = os.pathsep.join([str(blocked), *filter(None, sys.path)])
-    where = ["--out", tmp_path / "run"]
-    if resumes:
-        where = ["--resume", tmp_path / "run"]
-        (tmp_path / "run").mkdir()
-        (tmp_path / "run" / "config.yaml").write_text(config.dump(config.load("digits")))
-    done = subprocess.run(
-        train(*where, "--tensorboard"), env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
-    )
+    done = subprocess.run(train(*where), env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode == 2
     assert 'pip install "nncsl[tensorboard]"' in done.stderr and len(done.stderr.splitlines()) == 1
-    assert not (tmp_path / "run" / "tensorboard").exists() and not (tmp_path / "run" / "checkpoint").exists()
+    assert not list(folder.glob("tensorboard/*")) and not (folder / "checkpoint").exists()
+    assert folder.exists() == resumes
 
 
 def test_importing_the_module_does_not_load_tensorboard():
