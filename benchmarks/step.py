@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class StepBench:
-    """A task of CIFAR-10, by default the last: ten classes seen, eight of them old. A network, its memory, a teacher."""
+    """A task of CIFAR-10, by default the last (ten classes seen, eight of them old): network, memory and teacher."""
 
     def __init__(
         self,
@@ -80,12 +80,10 @@ class StepBench:
         *,
         task: int = 4,
         how: passes.Passes = NORMAL,
-        precision: str = "fp32",
     ) -> None:
         torch.manual_seed(0)
         sets = [f"unlabelled_batch={options.batch}", f"labelled_per_class={options.per_class}", "bank_views=1"]
         sets += ["unlabelled_fraction=1", "labels=8/class", "memory=64", f"device={options.device}"]
-        sets += [f"precision={precision}"]
         self.config = config.load("cifar10", map(typed.parse_assignment, sets))
         images, self.images = small_images(max(1000, 5 * options.batch), options.data_dir)
         labels = np.arange(len(images)) % 10
@@ -132,10 +130,9 @@ class StepBench:
             pool = self.teaching._pool(0)  # both teachers on the same views
             batch = self.batches.draw(0, number, pool)
             pixels = teachers.Pixels(self.views(batch.large), self.views(batch.small), self.views(batch.supports))
-        lower = networks.autocast(self.config.precision, self.run.device)
-        with self.phase("teacher"), lower:
+        with self.phase("teacher"):
             targets = teacher.targets(batch, pixels)
-        with self.phase("student forward"), lower:
+        with self.phase("student forward"):
             share = self.method.backbone_share(self.config)
             student = engine.embed(self.network, self.forward, pixels, batch, self.classes, share)
         with self.phase("losses"):

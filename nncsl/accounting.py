@@ -128,28 +128,52 @@ def in_use(device: torch.device) -> int:
 
 
 def forget_peak(device: torch.device) -> None:
-    """Starts :func:`process_peak` anew from what is in use now; garbage goes first."""
+    """Starts :func:`process_peak` anew from what is in use now; what is free already goes first."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    else:
-        _RESET_PEAK.write_text("5")
-
-
-def return_freed_memory() -> None:
-    """Makes glibc give freed blocks back to the system at once, so that resident memory is memory in use.
-
-    Otherwise blocks of up to 32 MB stay in the heap, whose holes can double a run's resident set. Costs a few percent
-    of time, as fresh pages have to be cleared. Does nothing with another C library.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
         return
-    trim_threshold, mmap_threshold, arena_max = -1, -3, -8
-    mallopt(trim_threshold, 2**18)
-    mallopt(mmap_threshold, 2**18)
-    mallopt(arena_max, 1)
+    return_free_memory()
+    try:
+        _RESET_PEAK.write_text("5")
+    except OSError as error:
+        raise UserError(
+            f"measuring memory needs to write {_RESET_PEAK} ({error.strerror}); "
+            "give --micro-batch and --recompute by hand"
+        ) from error
+
+
+def return_free_memory() -> None:
+    """Gives the heap's free pages back to the system, where the C library is glibc; costs milliseconds.
+
+    Phases of a run (sweep, training, evaluation) use blocks of different sizes: without this the holes that one of them
+    leaves in the heap stay resident during the next.
+    """
+    if _glibc is not None:
+        _glibc.malloc_trim(0)
+
+
+def one_heap() -> None:
+    """Settles how glibc allocates, so that resident memory can be planned.
+
+    Blocks of 32 MB and more go back to the system when they are freed. Smaller ones stay in one heap for the next step:
+    mapping them anew each time would cost up to a third of a step's time for the clearing of pages.
+    """
+    if _glibc is not None:
+        for option, value in ((_MMAP_THRESHOLD, 2**25), (_TRIM_THRESHOLD, 2**26), (_ARENA_MAX, 1)):
+            _glibc.mallopt(option, value)
+
+
+def _find_glibc() -> ctypes.CDLL | None:
+    try:
+        library = ctypes.CDLL(None)
+        return library if hasattr(library, "malloc_trim") and hasattr(library, "mallopt") else None
+    except (OSError, TypeError):
+        return None
+
+
+_glibc = _find_glibc()
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 
 
 def _from_status(field: str) -> int:

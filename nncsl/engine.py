@@ -9,7 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nncsl import accounting, checkpoint, evaluation, exemplars, memory, methods, networks, objectives, optim, passes, typed
+from nncsl import (
+    accounting,
+    checkpoint,
+    evaluation,
+    exemplars,
+    memory,
+    methods,
+    networks,
+    objectives,
+    optim,
+    passes,
+    typed,
+)
 from nncsl.config import Config
 from nncsl.data.batches import Batch, Batches, ViewKeys, render
 from nncsl.data.sources import Source
@@ -219,6 +231,7 @@ def save(
     contents |= {"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(), **teaching.contents()}
     checkpoint.save(run.checkpoint_path, contents)
     teaching.after_save()
+    accounting.return_free_memory()  # sweeps, steps and evaluation leave different holes in the heap
 
 
 def build_network(config: Config, source: Source) -> Network:

@@ -6,7 +6,7 @@ backward pass computes the rest again, so that a step's losses, and the loop aro
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from nncsl.networks import Network, Outputs
 
 # Images [n, C, H, W] to their features and projections.
 Forward = Callable[[Tensor], Outputs]
+Spill = Literal["device", "host", "disk"]
 Piece = Callable[[Tensor], tuple[Tensor, ...]]
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 
@@ -31,8 +32,8 @@ class Passes:
 
     micro_batch: int = 0
     recompute: bool = False
-    spill: Literal["device", "host", "disk"] = "device"
-    folder: Path = Path(".")
+    spill: Spill = "device"
+    folder: Path = field(default_factory=Path)
 
 
 def forward(network: Network, passes: Passes) -> Forward:
@@ -56,6 +57,14 @@ def in_parts(answer: Callable[[Tensor], Tensor], images: Tensor, size: int) -> T
     if not size or len(images) <= size:
         return answer(images)
     return torch.cat([answer(part) for part in images.split(size)])
+
+
+def inference_batch(size: int) -> int:
+    """Images per pass of sweeps and evaluation: few enough to need less memory than training does.
+
+    It depends on the image size alone, whatever the training batch is, so that the stored bits do not either.
+    """
+    return min(256, max(16, 2**16 // size**2))
 
 
 def _trains_batchnorm(network: Network) -> bool:

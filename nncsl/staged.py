@@ -23,6 +23,8 @@ from nncsl.networks import Block, Network, Outputs
 from nncsl.passes import Passes, autocast_state
 from nncsl.spill import Store, open_store
 
+BatchNorm = nn.modules.batchnorm._BatchNorm
+
 
 class Segment(NamedTuple):
     """What lies between cuts: ``run`` takes the values at the cuts it reads, normalized, and gives those it writes."""
@@ -37,7 +39,7 @@ class Statistics(NamedTuple):
 
     mean: Tensor
     variance: Tensor
-    count: int
+    values: int
 
 
 def forward(network: Network, images: Tensor, passes: Passes) -> Outputs:
@@ -46,11 +48,11 @@ def forward(network: Network, images: Tensor, passes: Passes) -> Outputs:
     return Outputs(*_Staged.apply(network, network.prepare(images), passes, anchor))
 
 
-def cut(network: Network) -> tuple[list[Segment], dict[str, nn.Module]]:
+def cut(network: Network) -> tuple[list[Segment], dict[str, BatchNorm]]:
     """The network's segments in order, and which BatchNorm normalizes the values at which cut."""
     convolution, stem_norm, *rest = network.stem
     segments = [Segment(("images",), ("stem",), lambda images: (convolution(images),))]
-    norms: dict[str, nn.Module] = {"stem": stem_norm}
+    norms = {"stem": _norm(stem_norm)}
     reads: tuple[str, ...] = ("stem",)
     join: Callable[..., Tensor] = nn.Sequential(*rest)
     for index, block in enumerate(network.blocks):
@@ -60,14 +62,19 @@ def cut(network: Network) -> tuple[list[Segment], dict[str, nn.Module]]:
         segments.append(Segment((first,), (second,), partial(_activate, block.conv2)))
         norms |= {first: block.bn1, second: block.bn2}
         if isinstance(block.shortcut, nn.Sequential):
-            norms[skip] = block.shortcut[1]
+            norms[skip] = _norm(block.shortcut[1])
         reads, join = (second, skip), _join
     layers = list(network.projector)
     segments.append(Segment(reads, ("features", "hidden 1"), partial(_pool, join, layers[0])))
     segments.append(Segment(("hidden 1",), ("hidden 2",), partial(_activate, layers[3])))
     segments.append(Segment(("hidden 2",), ("projections",), partial(_activate, layers[6])))
-    norms |= {"hidden 1": layers[1], "hidden 2": layers[4]}
+    norms |= {"hidden 1": _norm(layers[1]), "hidden 2": _norm(layers[4])}
     return segments, norms
+
+
+def _norm(module: nn.Module) -> BatchNorm:
+    assert isinstance(module, BatchNorm)
+    return module
 
 
 def _enter(join: Callable[..., Tensor], block: Block, *values: Tensor) -> tuple[Tensor, ...]:
@@ -157,7 +164,7 @@ class _Staged(torch.autograd.Function):
 class _Arriving:
     """Gradients on their way back, by cut and micro-batch, and what the whole batch adds to them at a BatchNorm."""
 
-    def __init__(self, store: Store, norms: dict[str, nn.Module], statistics: dict[str, Statistics]) -> None:
+    def __init__(self, store: Store, norms: dict[str, BatchNorm], statistics: dict[str, Statistics]) -> None:
         self._store, self._norms, self._statistics = store, norms, statistics
         self._names: set[str] = set()
         self._outputs: dict[str, tuple[Tensor, ...]] = {}
@@ -175,7 +182,7 @@ class _Arriving:
         self._store.put((f"gradient of {name}", k), gradient)
 
     def finish(self, name: str, weight: Tensor, bias: Tensor) -> None:
-        """All micro-batches are through: the sums over the batch are known, and are the gradients of weight and bias."""
+        """All micro-batches are through: the sums over the batch are the gradients of weight and bias."""
         assert weight.grad is not None and bias.grad is not None
         self._sums[name] = bias.grad, weight.grad
         norm = self._norms[name]
@@ -189,11 +196,11 @@ class _Arriving:
         direct = self._store.take((f"gradient of {name}", k))
         if name not in self._sums:
             return direct
-        mean, variance, count = self._statistics[name]
+        mean, variance, values = self._statistics[name]
         sum_dy, sum_dy_xhat = self._sums[name]
         norm = self._norms[name]
         scale = torch.rsqrt(variance + norm.eps)
-        factor = norm.weight.detach() * scale / count
+        factor = norm.weight.detach() * scale / values
         shape = [1, -1] + [1] * (value.ndim - 2)
         # factor * (sum_dy + xhat * sum_dy_xhat), gathered into one multiplication and one addition per value
         slope = factor * scale * sum_dy_xhat
@@ -221,10 +228,10 @@ class _Moments:
         self._mean = self._mean + apart * (count / total)
         self._count = total
 
-    def finish(self, norm: nn.Module) -> Statistics:
+    def finish(self, norm: BatchNorm) -> Statistics:
         """The statistics, counted into the BatchNorm's running ones."""
-        assert isinstance(norm, nn.modules.batchnorm._BatchNorm) and isinstance(self._mean, Tensor)
-        assert isinstance(self._squares, Tensor) and norm.running_mean is not None and norm.running_var is not None
+        assert isinstance(self._mean, Tensor) and isinstance(self._squares, Tensor)
+        assert norm.running_mean is not None and norm.running_var is not None
         if self._count < 2:
             raise ValueError("BatchNorm cannot train on a single value per channel: use batches of 2 or more images")
         kind, rate = norm.running_mean.dtype, norm.momentum or 0.0
@@ -235,17 +242,16 @@ class _Moments:
         return Statistics(self._mean.to(kind), (self._squares / self._count).to(kind), self._count)
 
 
-def _affine(norm: nn.Module) -> tuple[Tensor, Tensor]:
+def _affine(norm: BatchNorm) -> tuple[Tensor, Tensor]:
     """Weight and bias to differentiate by, apart from the parameters: their gradients are this pass's alone."""
     return norm.weight.detach().requires_grad_(), norm.bias.detach().requires_grad_()
 
 
 def _normalize(
-    value: Tensor, norm: nn.Module | None, statistics: Statistics | None, affine: tuple[Tensor, Tensor] | None = None
+    value: Tensor, norm: BatchNorm | None, statistics: Statistics | None, affine: tuple[Tensor, Tensor] | None = None
 ) -> Tensor:
     """BatchNorm with the whole batch's statistics; values of a cut without BatchNorm stay."""
     if norm is None or statistics is None:
         return value
     weight, bias = affine or (norm.weight.detach(), norm.bias.detach())
-    assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
     return F.batch_norm(value, statistics.mean, statistics.variance, weight, bias, training=False, eps=norm.eps)

@@ -17,7 +17,7 @@ from featurebank import FeatureBank
 from nncsl.data.batches import LABELED_VIEWS, Batch, Pool, ViewKeys
 from nncsl.data.policy import KINDS, ViewPolicy
 from nncsl.networks import Network
-from nncsl.passes import in_parts
+from nncsl.passes import in_parts, inference_batch
 
 # Pixels of views, by their keys.
 Render = Callable[[ViewKeys], Tensor]
@@ -139,16 +139,8 @@ def _pool_views(
     wanted += [("replay", "support", replay), ("support", "support", labeled)]
     for role, kind, ids in wanted:
         ids = np.sort(ids)
-        batch = _sweep_batch(policy.crop(kind).size)
+        batch = inference_batch(policy.crop(kind).size)
         for slot in pool.slots(counts[kind]):
             for start in range(0, len(ids), batch):
                 part = ids[start : start + batch]
                 yield role, ViewKeys(kind, part, np.full(len(part), slot))
-
-
-def _sweep_batch(size: int) -> int:
-    """Views per batch of a sweep: few enough to need less memory than training does, whatever the training batch is.
-
-    It depends on nothing else, so that the stored bits do not either.
-    """
-    return min(256, max(16, 2**17 // size**2))

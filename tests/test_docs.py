@@ -38,7 +38,7 @@ SHORT = [
 # Why a command is resolved but not run, by the part of it that tells.
 NOT_RUN = {
     r"^bench (?!.*--help)": "takes minutes; the benchmarks' own tests run short forms",
-    r"imagenet100.*--data-dir|--data-dir.*imagenet100": "needs ImageNet",
+    r"^(train|plan|data) .*imagenet100": "needs ImageNet, or minutes for its network",
     r"--device cuda": "needs a GPU",
 }
 
@@ -124,6 +124,8 @@ def run(words):
         if "--resume" not in words:  # as written it must be possible, too: what is shortened may hide a mistake
             check_known(configuration(cli.build_parser().parse_args(words)))
         words = [*words, *(["--quiet"] if "--resume" in words else SHORT)]
+    elif words[0] == "plan":
+        words = [*words, *SHORT[1:]]
     elif words[0] == "data" and "DATA" in words:
         words = [*words, "--set", "verify_data=false", "--set", "labels=4/class", "--set", "memory=20"]
     try:

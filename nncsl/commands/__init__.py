@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from nncsl.commands import bank, bench, completion, config, data, evaluate, metrics, train
+from nncsl.commands import bank, bench, completion, config, data, evaluate, metrics, plan, train
 
-GROUPS = (train, evaluate, metrics, config, data, bank, bench, completion)
+GROUPS = (train, plan, evaluate, metrics, config, data, bank, bench, completion)
 
 
 def add_all(commands: Any) -> None:

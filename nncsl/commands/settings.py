@@ -22,6 +22,9 @@ SETTINGS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "--device": ("device", str, "auto, cpu or cuda"),
     "--bank-views": ("bank_views", int, "view slots per kind in the feature bank"),
     "--bank-codec": ("bank_codec", str, "fp32, fp16, int8 or pq"),
+    "--memory-budget": ("memory_budget", str, "e.g. 2GB: choose the settings below, and the bank's place, to fit"),
+    "--micro-batch": ("micro_batch", int, "images with activations at once, same gradient; 0: the whole batch"),
+    "--recompute": ("recompute", bool, "keep block inputs only and compute the rest again, same gradient"),
 }
 
 
@@ -54,7 +57,10 @@ def add_settings(parser: argparse.ArgumentParser, flags: list[str]) -> None:
     )
     for flag in flags:
         key, kind, summary = SETTINGS[flag]
-        parser.add_argument(flag, dest=key, type=kind, metavar=key.upper(), help=summary)
+        if kind is bool:
+            parser.add_argument(flag, dest=key, action="store_const", const=True, help=summary)
+        else:
+            parser.add_argument(flag, dest=key, type=kind, metavar=key.upper(), help=summary)
     if "--dataset" not in flags:
         parser.set_defaults(dataset=None)
     parser.add_argument(
