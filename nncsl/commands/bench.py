@@ -5,7 +5,7 @@ from typing import Any
 
 from nncsl.commands.settings import command
 
-_BENCHMARKS = ("kernels", "bank", "views", "step")
+_BENCHMARKS = ("kernels", "bank", "views", "step", "memory", "budget")
 
 
 def add(commands: Any) -> None:
