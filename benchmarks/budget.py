@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bank_history import current_commit
-from nncsl.budget import parse_bytes
+from nncsl.config import parse_bytes
 
 RESULTS = Path(__file__).parent / "results" / "budget.json"
 RECORD = 3073  # bytes of a CIFAR-10 image and its label
