@@ -28,7 +28,7 @@ from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, Task
 from nncsl.errors import UserError
 from nncsl.interruption import Interrupted, Interruption
-from nncsl.journal import Journal
+from nncsl.journal import open_journal
 from nncsl.methods.base import Classes, Losses, Student
 from nncsl.networks import Network
 from nncsl.passes import Forward
@@ -72,7 +72,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Network, RunSt
     else:
         state = RunState.unpack(saved["state"])
         network.load_state_dict(saved["network"])
-    journal = Journal(run.folder / "metrics.jsonl")
+    journal = open_journal(run.folder)
     journal.rewind(state.task, state.epoch)
     state.peak(student=networks.nbytes(network), gradients=accounting.gradient_bytes(network))
     state.peak(teacher=0, bank=0, data=source.nbytes)
