@@ -218,10 +218,10 @@ class _Planner:
         return probe.Load(config.views.large.count * batch + supports, config.views.small.count * batch, frozen)
 
     def _pixels(self, load: probe.Load) -> int:
-        """The rendered views of a step, and once more where those of one size are put together and laid out."""
+        """The rendered views of a step, and once more where those of one size are put together."""
         views = self._config.views
         values = load.large * views.large.size**2 + load.small * views.small.size**2
-        return 3 * 4 * len(views.mean) * values
+        return 2 * 4 * len(views.mean) * values
 
     def _bank_bytes(self, config: Config) -> int:
         views = config.views
