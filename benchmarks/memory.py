@@ -226,9 +226,9 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
             place = (cost.time_ratio, cost.activations / 1e6)
             axis.plot(*place, marker="osD^vP*X<>"[number % 10], markersize=7, color="#0b5394" if number else "#b3261e")
             name = cost.way.removeprefix("features, ")
-            above = 7 if number % 2 == 0 else -15  # neighbours in the list are neighbours in the picture
-            axis.annotate(name, place, xytext=(0, above), textcoords="offset points", ha="center", fontsize=7.5)
-        axis.set(title=title, xlabel=f"time of a step ({points[0].way} = 1)", xlim=(0.5, 1.6), yscale="log")
+            side, shift = ("right", -8) if cost.time_ratio < 0.95 else ("left", 8)
+            axis.annotate(name, place, xytext=(shift, -3), textcoords="offset points", ha=side, fontsize=7.5)
+        axis.set(title=title, xlabel=f"time of a step ({points[0].way} = 1)", xlim=(0.4, 1.8), yscale="log")
         axis.set_ylim(150, 6500)
         axis.set_yticks(ticks := (200, 500, 1000, 2000, 5000), [f"{tick:,}" for tick in ticks])
         axis.minorticks_off()
