@@ -228,7 +228,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
             name = cost.way.removeprefix("features, ")
             side, shift = ("right", -8) if cost.time_ratio < 0.95 else ("left", 8)
             axis.annotate(name, place, xytext=(shift, -3), textcoords="offset points", ha=side, fontsize=7.5)
-        axis.set(title=title, xlabel=f"time of a step ({points[0].way} = 1)", xlim=(0.4, 1.8), yscale="log")
+        axis.set(title=title, xlabel=f"time of a step ({points[0].way} = 1)", xlim=(0.4, 2.0), yscale="log")
         axis.set_ylim(150, 6500)
         axis.set_yticks(ticks := (200, 500, 1000, 2000, 5000), [f"{tick:,}" for tick in ticks])
         axis.minorticks_off()
