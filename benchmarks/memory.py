@@ -76,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=256, help="unlabeled images per step (default: %(default)s)")
     parser.add_argument("--supports", type=int, nargs="+", default=[10, 60], help="labeled images (default: 10 60)")
     parser.add_argument("--rounds", type=int, default=3, help="turns that every way gets (default: %(default)s)")
-    parser.add_argument("--ways", nargs="+", metavar="TEXT", help="only ways whose name contains one of these")
+    parser.add_argument("--ways", nargs="+", metavar="TEXT", help="only ways with these names, or that contain them")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--out", type=Path, default=RESULTS / "memory.csv", help="csv file (default: %(default)s)")
     parser.add_argument("--only", type=int, metavar="N", help=argparse.SUPPRESS)
@@ -98,7 +98,8 @@ def missing(rows: list[dict[str, str]], options: argparse.Namespace) -> Iterator
     """What is not recorded yet, the ways taking turns."""
     done = {(row["phase"], row["way"], int(row["supports"]), int(row["round"])) for row in rows}
     if options.ways:
-        chosen = [way for way in WAYS if any(text in way.name for text in options.ways)]
+        exact = {way.name for way in WAYS}
+        chosen = [way for way in WAYS if any(t == way.name or (t in way.name and t not in exact) for t in options.ways)]
     else:
         chosen = [way for way in WAYS if not way.on_request]
     for turn in range(options.rounds):
