@@ -43,28 +43,28 @@ def test_runs_are_recorded_skipped_and_made_again(write, tmp_path, capfd):
     assert record["cpu_seconds"] > 0 and record["wall_seconds"] > 0 and record["machine"]["threads"] == 1
     assert record["curves"]["task"] == [0] and 0 <= record["curves"]["unlabeled_accuracy"][0] <= 100
     capfd.readouterr()
-    assert accuracy.main(["run", "tiny"]) == 0
+    assert accuracy.main(["run", "tiny", "--threads", "1"]) == 0
     assert capfd.readouterr().out.count("recorded") == 2
     write(settings=SMALL | {"epochs": 2})
     accuracy.main(["table", "tiny"])
     assert "csl" not in capfd.readouterr().out  # what other settings made is not shown
-    assert accuracy.main(["run", "tiny"]) == 0
+    assert accuracy.main(["run", "tiny", "--threads", "1"]) == 0
     assert record_of(tmp_path, "csl")["config"]["epochs"] == 2
 
 
 def test_what_another_campaign_recorded_is_not_made_again(write, tmp_path, capfd):
     write("first", runs=["er"])
-    assert accuracy.main(["run", "first"]) == 0
+    assert accuracy.main(["run", "first", "--threads", "1"]) == 0
     write("second", runs={"replay": {"method": "er"}})
     capfd.readouterr()
-    assert accuracy.main(["run", "second"]) == 0
+    assert accuracy.main(["run", "second", "--threads", "1"]) == 0
     assert "second: replay seed 3: recorded" in capfd.readouterr().out
     assert not (tmp_path / "results" / "second").exists()
 
 
 def test_a_setting_that_is_new_since_a_record_has_its_default_there(write, tmp_path):
     write(runs=["er"])
-    assert accuracy.main(["run", "tiny"]) == 0
+    assert accuracy.main(["run", "tiny", "--threads", "1"]) == 0
     path = tmp_path / "results" / "tiny" / "er-seed3.json"
     record = json.loads(path.read_text())
     del record["config"]["kd_temperature"]
@@ -96,7 +96,7 @@ def test_an_interrupted_run_goes_on(write, tmp_path, method):
 
 def test_a_failure_is_said_and_ends_with_an_error(write, capfd):
     write(runs={"csl": {"method": "csl", "lr_peak": 1e30, "lr_start": 1e30}})
-    assert accuracy.main(["run", "tiny"]) == 1
+    assert accuracy.main(["run", "tiny", "--threads", "1"]) == 1
     assert "failed" in capfd.readouterr().out
 
 
@@ -125,7 +125,7 @@ def test_curves_are_drawn(write, tmp_path, capfd):
     write(runs=["csl", "er"], settings=SMALL | {"tasks": 2})
     accuracy.main(["plot", "tiny"])
     assert "no curves" in capfd.readouterr().out
-    assert accuracy.main(["run", "tiny"]) == 0
+    assert accuracy.main(["run", "tiny", "--threads", "1"]) == 0
     assert accuracy.main(["plot", "tiny"]) == 0
     drawn = (tmp_path / "results" / "tiny.png").read_bytes()
     assert drawn.startswith(b"\x89PNG") and 3_000 < len(drawn) < 200_000
