@@ -78,7 +78,7 @@ def test_a_setting_that_is_new_since_a_record_has_its_default_there(write, tmp_p
 @pytest.mark.parametrize("method", ["csl", "joint"])
 def test_an_interrupted_run_goes_on(write, tmp_path, method):
     """joint makes one task of what the preset gives it; its folder still is that of the same run."""
-    write(runs=[method], settings=SMALL | {"tasks": 5, "epochs": 30, "unlabelled_batch": 64})
+    write(runs=[method], settings=SMALL | {"tasks": 2, "epochs": 8})
     (entry,) = campaign.read("tiny").entries
     command = [sys.executable, "-m", "nncsl.cli", "train", "--quiet", "--out", str(entry.folder), *entry.arguments]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -91,7 +91,7 @@ def test_an_interrupted_run_goes_on(write, tmp_path, method):
     begun = journal.read_text().splitlines()[0]
     assert "%" in campaign.run(entry, threads=1, data_dir=None)
     assert journal.read_text().splitlines()[0] == begun  # images per second and all: it was not trained again
-    assert entry.record["cpu_seconds"] is None and len(entry.record["curves"]["epoch"]) == 30 * entry.config.tasks
+    assert entry.record["cpu_seconds"] is None and len(entry.record["curves"]["epoch"]) == 8 * entry.config.tasks
 
 
 def test_a_failure_is_said_and_ends_with_an_error(write, capfd):
