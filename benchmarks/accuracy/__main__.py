@@ -1,7 +1,7 @@
 """Accuracy campaigns: lists of runs and seeds, one command each, resumable, recorded.
 
     python -m benchmarks.accuracy list
-    python -m benchmarks.accuracy run NAME ... [--jobs 2] [--data-dir DIR]
+    python -m benchmarks.accuracy run NAME ... [--only RUN ...] [--jobs 2] [--data-dir DIR]
     python -m benchmarks.accuracy table NAME ... [--markdown]
     python -m benchmarks.accuracy plot NAME ...
 
@@ -21,6 +21,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__.splitlines()[0])
     parser.add_argument("action", choices=("list", "run", "table", "plot"))
     parser.add_argument("campaigns", nargs="*", metavar="NAME", help="names that `list` shows (default: all)")
+    parser.add_argument("--only", nargs="+", metavar="RUN", help="run these of the campaigns' runs, not all")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     parser.add_argument("--threads", type=int, help="threads of each run (default: the cores, shared among the jobs)")
     parser.add_argument("--data-dir", help="where the campaigns' data sets lie")
@@ -38,15 +39,16 @@ def main(argv: list[str] | None = None) -> int:
         for one in chosen:
             print(plots.draw(one) or f"{one.name}: no curves are recorded")
         return 0
+    entries: list[campaign.Entry] = []
     if options.action == "run":
-        entries = [entry for one in chosen for entry in one.entries]
+        entries = [e for one in chosen for e in one.entries if e.name in (options.only or one.runs)]
         threads = options.threads or max(1, (os.cpu_count() or 1) // options.jobs)
         with ThreadPoolExecutor(options.jobs) as pool:
             for line in pool.map(lambda entry: campaign.run(entry, threads, options.data_dir), entries):
                 print(line, flush=True)
     for one in chosen:
         tables.show(one, markdown=options.markdown)
-    return int(options.action == "run" and any(entry.record is None for one in chosen for entry in one.entries))
+    return int(any(entry.record is None for entry in entries))
 
 
 if __name__ == "__main__":
