@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.views import quantiles, small_images
-from nncsl import accounting, config, engine, methods, networks, optim, teachers, typed
+from nncsl import accounting, config, engine, methods, networks, optim, passes, teachers, typed
 from nncsl.data.batches import Batches
 from nncsl.data.images import ArrayImages
 from nncsl.data.sources import Source
@@ -38,6 +38,7 @@ from nncsl.teaching import Teaching
 from nncsl.versions import versions
 
 RESULTS = Path(__file__).parent / "results" / "step.json"
+NORMAL = passes.Passes()
 PHASES = ("data", "teacher", "student forward", "losses", "student backward", "optimizer")
 
 
@@ -70,29 +71,37 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class StepBench:
-    """CIFAR-10's last task: ten classes seen, eight of them old; a network, its memory, and either teacher."""
+    """A task of CIFAR-10, by default the last (ten classes seen, eight of them old): network, memory and teacher."""
 
-    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        folder: Path,
+        *,
+        task: int = 4,
+        how: passes.Passes = NORMAL,
+    ) -> None:
         torch.manual_seed(0)
         sets = [f"unlabelled_batch={options.batch}", f"labelled_per_class={options.per_class}", "bank_views=1"]
         sets += ["unlabelled_fraction=1", "labels=8/class", "memory=64", f"device={options.device}"]
         self.config = config.load("cifar10", map(typed.parse_assignment, sets))
-        images, self.images = small_images(max(1000, 10 * options.batch), options.data_dir)
+        images, self.images = small_images(max(1000, 5 * options.batch), options.data_dir)
         labels = np.arange(len(images)) % 10
         array = ArrayImages(images)
         source = Source("cifar10", array, labels, array, labels, tuple("0123456789"))
         tasks = split_tasks(source, tasks=5, labels=self.config.labels, seed=0)
         device = find_device(options.device)
         self.run = engine.Run(self.config, source, tasks, folder, device, Reporter(5, 1, quiet=True))
-        remembered = np.concatenate([task.labeled for task in tasks[:4]])
-        self.state = RunState(task=4, memory=Memory(remembered, labels[remembered]))
+        remembered = np.concatenate([np.zeros(0, np.int64), *(earlier.labeled for earlier in tasks[:task])])
+        self.state = RunState(task=task, memory=Memory(remembered, labels[remembered]))
         self.stream = Stream(source, tasks)
-        self.task = self.stream.begin(4, remembered, self.state.memory.unlabeled)
-        self.classes = Classes(tasks[4].classes, tuple(range(8)), 10)
+        self.task = self.stream.begin(task, remembered, self.state.memory.unlabeled)
+        self.classes = Classes(tasks[task].classes, tuple(range(2 * task)), 10)
         self.network = engine.build_network(self.config, source).to(device)
-        networks.set_mode(self.network, training=True, freeze_batchnorm=True)
+        networks.set_mode(self.network, training=True, freeze_batchnorm=task > 0)
+        self.forward = passes.forward(self.network, how)
         self.optimizer = optim.build(self.network, self.config)
-        self.views = engine.view_renderer(self.run, self.stream, 4)
+        self.views = engine.view_renderer(self.run, self.stream, task)
         self.batches = Batches(self.task, self.state.memory, self.stream, self.config)
         self.method = methods.find("nncsl")
         self.seconds = dict.fromkeys(PHASES, 0.0)
@@ -112,8 +121,8 @@ class StepBench:
             self._bank_teacher = self.teaching.begin(self.state, self.task, self.views, None)
         return self._bank_teacher
 
-    def step(self, teacher: teachers.Teacher) -> dict[str, float]:
-        """Seconds of each phase of one step."""
+    def step(self, teacher: teachers.Teacher, until: str = PHASES[-1]) -> dict[str, float]:
+        """Seconds of each phase of one step, the last one being ``until``: the backward pass or the optimizer."""
         self.seconds = dict.fromkeys(PHASES, 0.0)
         number = self.steps_done % self.batches.steps_per_epoch
         self.steps_done += 1
@@ -125,12 +134,14 @@ class StepBench:
             targets = teacher.targets(batch, pixels)
         with self.phase("student forward"):
             share = self.method.backbone_share(self.config)
-            student = engine.embed(self.network, pixels, batch, self.classes, share)
+            student = engine.embed(self.network, self.forward, pixels, batch, self.classes, share)
         with self.phase("losses"):
             total = self.method.losses(student, batch, targets, self.classes, self.config).total
         with self.phase("student backward"):
             self.optimizer.zero_grad(set_to_none=True)
             total.backward()
+        if until != PHASES[-1]:
+            return self.seconds
         with self.phase("optimizer"):
             optim.set_learning_rate(self.optimizer, self.config, 0, 19)
             self.optimizer.step()

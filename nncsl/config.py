@@ -1,5 +1,6 @@
 """One typed configuration: a preset, the method's own values, then flags and ``--set``; checked before a run."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -12,6 +13,8 @@ from nncsl import typed
 from nncsl.data.labels import LabelBudget
 from nncsl.data.policy import ViewPolicy
 from nncsl.errors import ConfigError
+
+_UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 TeacherMode = Literal["features", "model", "none"]
 
@@ -86,6 +89,10 @@ class Config:
     # Machine
     network: NetworkConfig = field(default_factory=NetworkConfig)
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    memory_budget: str | None = None
+    micro_batch: int = 0
+    recompute: bool = False
+    spill: Literal["device", "host", "disk"] = "device"
     device: str = "auto"
     seed: int = 0
 
@@ -134,6 +141,14 @@ def dump(config: Config) -> str:
     return yaml.safe_dump(typed.plain(config), sort_keys=False, default_flow_style=None, width=110)
 
 
+def parse_bytes(text: str) -> int:
+    """ "2GB" is 2e9 bytes, "2GiB" 2 * 2**30; also "500MB" and plain bytes."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?\s*", text.upper())
+    if found is None or not float(found[1]):
+        raise ConfigError(f"memory_budget={text!r}: expected an amount of memory such as 2GB, 500MB or 1.5GiB")
+    return int(float(found[1]) * _UNITS[found[2] or ""])
+
+
 def _preset_folder() -> Any:
     return resources.files("nncsl") / "presets"
 
@@ -141,6 +156,7 @@ def _preset_folder() -> Any:
 def _check_ranges(config: Config) -> None:
     """Everything that can be judged without looking at the data."""
     at_least = {"tasks": 1, "memory": 0, "unlabelled_memory": 0, "bank_views": 1, "bank_refresh_epochs": 0, "epochs": 1}
+    at_least["micro_batch"] = 0
     if min(config.network.width, config.network.hidden, config.network.projection, *config.network.blocks, 1) < 1:
         raise ConfigError(f"network={config.network}: expected numbers of 1 or more")
     at_least |= {"warmup_epochs": 0, "unlabelled_batch": 1, "labelled_per_class": 1, "labelled_batch": 1, "seed": 0}
@@ -168,4 +184,6 @@ def _check_ranges(config: Config) -> None:
             f"warmup_epochs={config.warmup_epochs} is more than epochs={config.epochs}: "
             f"lower it, e.g. --set warmup_epochs={max(config.epochs // 10, 0)}"
         )
+    if config.memory_budget is not None:
+        parse_bytes(config.memory_budget)
     LabelBudget.parse(config.labels)

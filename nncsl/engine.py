@@ -9,7 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nncsl import accounting, checkpoint, evaluation, exemplars, memory, methods, networks, objectives, optim, typed
+from nncsl import (
+    accounting,
+    checkpoint,
+    evaluation,
+    exemplars,
+    memory,
+    methods,
+    networks,
+    objectives,
+    optim,
+    passes,
+    typed,
+)
 from nncsl.config import Config
 from nncsl.data.batches import Batch, Batches, ViewKeys, render
 from nncsl.data.sources import Source
@@ -19,6 +31,7 @@ from nncsl.interruption import Interrupted, Interruption
 from nncsl.journal import Journal
 from nncsl.methods.base import Classes, Losses, Student
 from nncsl.networks import Network
+from nncsl.passes import Forward
 from nncsl.progress import Reporter
 from nncsl.state import RunState
 from nncsl.teachers import Pixels, Render
@@ -60,7 +73,8 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Network, RunSt
         network.load_state_dict(saved["network"])
     journal = Journal(run.folder / "metrics.jsonl")
     journal.rewind(state.task, state.epoch)
-    state.peak(student=networks.nbytes(network), teacher=0, bank=0)
+    state.peak(student=networks.nbytes(network), gradients=accounting.gradient_bytes(network))
+    state.peak(teacher=0, bank=0, data=source.nbytes)
 
     with Interruption() as interruption:
         distills = method.distills
@@ -74,6 +88,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Network, RunSt
             views = view_renderer(run, stream, index)
             frozen = config.batchnorm == "freeze-after-first" and index > 0
             networks.set_mode(network, training=True, freeze_batchnorm=frozen)
+            forward = passes.forward(network, how_to_pass(config, run.folder))
             optimizer = optim.build(network, config)
             scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
             if saved is not None and state.epoch + state.step:
@@ -100,19 +115,20 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Network, RunSt
                     pixels = Pixels(views(batch.large), views(batch.small), views(batch.supports))
 
                     first = epoch + step == 0
-                    with accounting.saved_activations(network) if first else nullcontext([0]) as activations:
+                    optimizer.zero_grad(set_to_none=True)
+                    with accounting.saved_activations(network) if first else nullcontext() as activations:
                         with networks.autocast(config.precision, device):
                             targets = teacher.targets(batch, pixels)  # first: nothing else is held in memory yet
-                            student = embed(network, pixels, batch, classes, method.backbone_share(config))
+                            student = embed(network, forward, pixels, batch, classes, method.backbone_share(config))
                         losses = method.losses(student, batch, targets, classes, config)
-                    check_finite(run, losses, index, epoch, lr)
-                    optimizer.zero_grad(set_to_none=True)
-                    scaler.scale(losses.total).backward()
+                        check_finite(run, losses, index, epoch, lr)
+                        scaler.scale(losses.total).backward()
                     scaler.step(optimizer)
                     scaler.update()
 
                     state.step = step + 1
-                    state.peak(activations=activations[0], optimizer=accounting.optimizer_bytes(optimizer))
+                    if activations is not None:
+                        state.peak(activations=activations.peak, optimizer=accounting.optimizer_bytes(optimizer))
                     record(state, losses, batch, stream)
                     reporter.step(epoch, losses.parts, images=batch.views)
                     if interruption.requested and state.step < steps:  # an epoch's last step is saved below
@@ -149,13 +165,15 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Network, RunSt
     return network, state
 
 
-def embed(network: Network, pixels: Pixels, batch: Batch, classes: Classes, backbone_share: float) -> Student:
+def embed(
+    network: Network, forward: Forward, pixels: Pixels, batch: Batch, classes: Classes, backbone_share: float
+) -> Student:
     """One pass over everything of the large size, one over the small views."""
     large, images = len(pixels.large), len(batch.replayed)
-    outputs = network(torch.cat([pixels.large, pixels.supports]))
+    outputs = forward(torch.cat([pixels.large, pixels.supports]))
     features, projections = [outputs.features[:large]], [outputs.projections[:large]]
     if len(pixels.small):
-        small = network(pixels.small)
+        small = forward(pixels.small)
         features.append(small.features)
         projections.append(small.projections)
     support_features = outputs.features[large:]
@@ -213,6 +231,7 @@ def save(
     contents |= {"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(), **teaching.contents()}
     checkpoint.save(run.checkpoint_path, contents)
     teaching.after_save()
+    accounting.return_free_memory()  # sweeps, steps and evaluation leave different holes in the heap
 
 
 def build_network(config: Config, source: Source) -> Network:
@@ -220,6 +239,11 @@ def build_network(config: Config, source: Source) -> Network:
     feature_map = config.distillation == "feature"
     channels = len(config.views.mean)
     return networks.build(config.network, channels, source.num_classes, config.seed, feature_map=feature_map)
+
+
+def how_to_pass(config: Config, folder: Path) -> passes.Passes:
+    """The configured trade of memory for time."""
+    return passes.Passes(config.micro_batch, config.recompute, config.spill, folder)
 
 
 def view_renderer(run: Run, stream: Stream, task: int) -> Render:

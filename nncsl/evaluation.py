@@ -11,8 +11,7 @@ from nncsl.data.sources import Images, Source
 from nncsl.data.tasks import Task
 from nncsl.data.views import plain
 from nncsl.networks import Network, mask_unseen
-
-_BATCH = 256
+from nncsl.passes import inference_batch
 
 
 def answers(
@@ -27,9 +26,10 @@ def answers(
     was_training = [module.training for module in network.modules()]
     network.eval()
     collected = []
+    size = inference_batch(policy.large.size)
     with torch.no_grad():
-        for start in range(0, len(ids), _BATCH):
-            batch = images.gather(ids[start : start + _BATCH])
+        for start in range(0, len(ids), size):
+            batch = images.gather(ids[start : start + size])
             collected.append(
                 answer(network, plain(batch.pixels, policy, sizes=batch.sizes, device=device)).float().cpu()
             )

@@ -76,8 +76,15 @@ class Network(nn.Module):
             nn.init.zeros_(self.feature_map.bias)
 
     def forward(self, images: Tensor) -> Outputs:
-        images = images.contiguous(memory_format=self.memory_format)
-        features = self.blocks(self.stem(images)).mean(dim=(2, 3))
+        return self.finish(self.blocks(self.stem(self.prepare(images))))
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Images in the layout that the convolutions are fast in."""
+        return images.contiguous(memory_format=self.memory_format)
+
+    def finish(self, maps: Tensor) -> Outputs:
+        """From the last block's maps [n, F, h, w] to features and projections."""
+        features = maps.mean(dim=(2, 3))
         return Outputs(features, self.projector(features))
 
 

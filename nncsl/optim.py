@@ -47,7 +47,8 @@ class Lars(torch.optim.Optimizer):
         scale = trust * weight_norms / (gradient_norms + decay * weight_norms + self.eps)
         scale = torch.where((weight_norms > 0) & (gradient_norms > 0), scale, 1.0)
         decayed = torch._foreach_add(gradients, weights, alpha=decay)
-        return list(torch._foreach_mul(decayed, list(scale.unbind())))
+        torch._foreach_mul_(decayed, list(scale.unbind()))
+        return list(decayed)
 
 
 def build(network: nn.Module, config: Config) -> Lars:

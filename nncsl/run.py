@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.console import Console
 
 import kernels
 from featurebank.errors import BankError
-from nncsl import checkpoint, engine, evaluation, methods, metrics, teachers, typed
+from nncsl import checkpoint, engine, evaluation, methods, metrics, planning, teachers, typed
 from nncsl import config as configs
-from nncsl.config import Config
+from nncsl.config import Config, parse_bytes
 from nncsl.data.catalog import open_data
 from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import Source
@@ -22,6 +23,8 @@ from nncsl.interruption import Interrupted
 from nncsl.progress import Reporter
 from nncsl.state import RunState
 from nncsl.versions import versions
+
+MEMORY_PARTS = ("student", "gradients", "optimizer", "activations", "teacher", "bank", "data")
 
 
 class RunInterrupted(UserError):
@@ -35,11 +38,13 @@ def start(config: Config, folder: Path | None, *, quiet: bool = False) -> dict[s
         config = replace(config, tasks=1, class_order=None)
     config = _with_absolute_paths(config)
     device = find_device(config.device)
+    base = planning.baseline(device) if config.memory_budget else 0
     source, tasks = open_data(config)
     folder = _new_folder(folder, config)
+    config = _within_budget(config, source, tasks, folder, device, base)
     checkpoint.write_text(folder / "config.yaml", configs.dump(config))
     checkpoint.write_text(folder / "tasks.json", _describe_tasks(source, tasks))
-    return _train(config, source, tasks, folder, device, None, quiet=quiet)
+    return _train(config, source, tasks, folder, device, None, base, quiet=quiet)
 
 
 def resume(folder: Path, overrides: list[dict[str, Any]], *, quiet: bool = False) -> dict[str, Any]:
@@ -53,6 +58,8 @@ def resume(folder: Path, overrides: list[dict[str, Any]], *, quiet: bool = False
     if (folder / "summary.json").exists():
         print(f"{folder} is complete")
         return json.loads((folder / "summary.json").read_text())
+    device = find_device(config.device)
+    base = planning.baseline(device) if config.memory_budget else 0
     saved = checkpoint.load(folder / "checkpoint" / "state.pt")
     _refuse_changes(folder / "checkpoint", saved["config"], config)
     source, tasks = open_data(config)
@@ -60,7 +67,10 @@ def resume(folder: Path, overrides: list[dict[str, Any]], *, quiet: bool = False
         raise ConfigError(
             f"{folder / 'tasks.json'} records other tasks than {config.dataset} gives now: has its data changed?"
         )
-    return _train(config, source, tasks, folder, find_device(config.device), saved, quiet=quiet)
+    if config.memory_budget != started["memory_budget"]:
+        codec = config.bank_codec  # that of the bank that is there
+        config = replace(_within_budget(config, source, tasks, folder, device, base), bank_codec=codec)
+    return _train(config, source, tasks, folder, device, saved, base, quiet=quiet)
 
 
 def evaluate(folder: Path) -> dict[str, Any]:
@@ -137,6 +147,7 @@ def _train(
     folder: Path,
     device: torch.device,
     saved: dict[str, Any] | None,
+    base: int,
     *,
     quiet: bool,
 ) -> dict[str, Any]:
@@ -151,6 +162,8 @@ def _train(
             raise RunInterrupted(f"interrupted; continue with: nncsl train --resume {folder}") from error
         except (BankError, OSError, ImportError) as error:  # a damaged bank, a full disk, no FAISS: said in one line
             raise UserError(f"{error}. What was saved is intact: nncsl train --resume {folder}") from error
+        if config.memory_budget:
+            state.peak(baseline=base, budget=parse_bytes(config.memory_budget))
         summary = summarize(state, config)
         checkpoint.write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
         reporter.table(f"results, in {folder}", _results(summary))
@@ -159,8 +172,8 @@ def _train(
 
 def _results(summary: dict[str, Any]) -> list[tuple[str, str]]:
     memory = summary["peak_memory"]
-    parts = [f"{name} {memory[name] / 1e6:.1f}" for name in ("student", "optimizer", "activations", "teacher", "bank")]
-    return [
+    parts = [f"{name} {size / 1e6:.1f}" for name, size in memory.items() if name in MEMORY_PARTS]
+    rows = [
         ("average accuracy", f"{summary['average_accuracy']:.1f}%"),
         ("average incremental accuracy", f"{summary['average_incremental_accuracy']:.1f}%"),
         ("forgetting", f"{summary['forgetting']:.1f}"),
@@ -168,6 +181,23 @@ def _results(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("training", f"{summary['seconds']:.0f} s, {summary['images_per_second']:.0f} images/s"),
         ("peak memory", f"{memory['total'] / 1e6:.0f} MB ({', '.join(parts)})"),
     ]
+    if "budget" in memory:
+        own = memory["total"] - memory["baseline"]
+        verdict = "" if own <= 1.05 * memory["budget"] else ": EXCEEDED; please report this run's plan.json"
+        rows.append(("memory budget", f"{own / 1e6:.0f} of {memory['budget'] / 1e6:.0f} MB used{verdict}"))
+    return rows
+
+
+def _within_budget(
+    config: Config, source: Source, tasks: tuple[Task, ...], folder: Path, device: torch.device, base: int
+) -> Config:
+    """The settings that --memory-budget asks for, shown before training and kept in the run's folder."""
+    if config.memory_budget is None:
+        return config
+    plan = planning.for_run(config, source, tasks, device, base, folder, print)
+    planning.describe_plan(plan, Console())
+    checkpoint.write_text(folder / "plan.json", json.dumps(planning.as_record(plan), indent=2) + "\n")
+    return planning.planned(config, plan)
 
 
 def _describe_tasks(source: Source, tasks: tuple[Task, ...]) -> str:
@@ -195,7 +225,7 @@ def _new_folder(folder: Path | None, config: Config) -> Path:
 
 def _nothing_to_lose(folder: Path) -> bool:
     """An empty folder, or one whose run ended before its first checkpoint."""
-    ours = {"config.yaml", "tasks.json", "metrics.jsonl", "checkpoint"}
+    ours = {"config.yaml", "plan.json", "tasks.json", "metrics.jsonl", "checkpoint"}
     names = {path.name.removesuffix(".new") for path in folder.iterdir()} if folder.is_dir() else {"a file"}
     return names <= ours and not (folder / "checkpoint" / "state.pt").exists()
 
@@ -219,7 +249,16 @@ def _read_config(folder: Path) -> Config:
 
 
 def _refuse_changes(folder: Path, recorded: dict[str, Any], wanted: Config) -> None:
-    movable = ("data_dir", "cache_dir", "device")
+    movable = (
+        "data_dir",
+        "cache_dir",
+        "device",
+        "memory_budget",
+        "micro_batch",
+        "recompute",
+        "spill",
+        "bank_residency",
+    )
     found = typed.differences(recorded, typed.plain(wanted))
     shown = "; ".join(
         f"{key} is {there!r} there, {here!r} was asked for" for key, there, here in found if key not in movable

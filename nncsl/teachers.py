@@ -17,6 +17,7 @@ from featurebank import FeatureBank
 from nncsl.data.batches import LABELED_VIEWS, Batch, Pool, ViewKeys
 from nncsl.data.policy import KINDS, ViewPolicy
 from nncsl.networks import Network
+from nncsl.passes import in_parts, inference_batch
 
 # Pixels of views, by their keys.
 Render = Callable[[ViewKeys], Tensor]
@@ -55,17 +56,21 @@ class NoTeacher:
 class ModelTeacher:
     """A frozen copy of the network, evaluated at every step: the paper's way."""
 
-    def __init__(self, network: Network, answer: Answer) -> None:
+    def __init__(self, network: Network, answer: Answer, micro_batch: int = 0) -> None:
         self.network = copy.deepcopy(network).eval().requires_grad_(False)
         self._answer = answer
+        self._micro_batch = micro_batch
 
     def targets(self, batch: Batch, pixels: Pixels) -> Targets:
         old = torch.from_numpy(batch.old)
         parts = [view for view in (pixels.large, pixels.small) if len(view)]
         with torch.no_grad():
-            queries = torch.cat([self._answer(self.network, part) for part in parts])
+            queries = torch.cat([self._ask(part) for part in parts])
             supports = pixels.supports[old.to(pixels.supports.device)]
-            return Targets(queries, self._answer(self.network, supports) if len(supports) else queries[:0])
+            return Targets(queries, self._ask(supports) if len(supports) else queries[:0])
+
+    def _ask(self, images: Tensor) -> Tensor:
+        return in_parts(lambda part: self._answer(self.network, part), images, self._micro_batch)
 
 
 class BankTeacher:
@@ -134,16 +139,8 @@ def _pool_views(
     wanted += [("replay", "support", replay), ("support", "support", labeled)]
     for role, kind, ids in wanted:
         ids = np.sort(ids)
-        batch = _sweep_batch(policy.crop(kind).size)
+        batch = inference_batch(policy.crop(kind).size)
         for slot in pool.slots(counts[kind]):
             for start in range(0, len(ids), batch):
                 part = ids[start : start + batch]
                 yield role, ViewKeys(kind, part, np.full(len(part), slot))
-
-
-def _sweep_batch(size: int) -> int:
-    """Views per batch of a sweep: few enough to need less memory than training does, whatever the training batch is.
-
-    It depends on nothing else, so that the stored bits do not either.
-    """
-    return min(256, max(16, 2**17 // size**2))

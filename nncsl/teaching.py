@@ -56,7 +56,7 @@ class Teaching:
         if self._mode == "none" or task.index == 0 or pointless:
             return teachers.NoTeacher()
         if self._mode == "model":
-            self._copy = teachers.ModelTeacher(self._network, self._answer)
+            self._copy = teachers.ModelTeacher(self._network, self._answer, self._config.micro_batch)
             if saved is not None and "teacher" in saved:
                 self._copy.network.load_state_dict(saved["teacher"])
             state.peak(teacher=networks.nbytes(self._copy.network))

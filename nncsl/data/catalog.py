@@ -14,20 +14,21 @@ from nncsl.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True)
-class _Facts:
+class Facts:
     """What is known of a data set before it is opened."""
 
     classes: int
     train_images: int
     smallest_class: int
+    image_bytes: int  # of training and test images, where they are held in memory
     needs: str
 
 
-_KNOWN = {
-    "digits": _Facts(10, 1297, 124, "nothing: it comes with scikit-learn"),
-    "cifar10": _Facts(10, 50_000, 5000, "--data-dir with cifar-10-batches-py or cifar-10-batches-bin"),
-    "cifar100": _Facts(100, 50_000, 500, "--data-dir with cifar-100-python or cifar-100-binary"),
-    "imagenet100": _Facts(100, 126_689, 732, "--data-dir with train/ and val/, a folder per class (ImageNet's ids)"),
+KNOWN = {
+    "digits": Facts(10, 1297, 124, 1797 * 64, "nothing: it comes with scikit-learn"),
+    "cifar10": Facts(10, 50_000, 5000, 60_000 * 3072, "--data-dir with cifar-10-batches-py or cifar-10-batches-bin"),
+    "cifar100": Facts(100, 50_000, 500, 60_000 * 3072, "--data-dir with cifar-100-python or cifar-100-binary"),
+    "imagenet100": Facts(100, 126_689, 732, 0, "--data-dir with train/ and val/, a folder per class (ImageNet's ids)"),
 }
 
 
@@ -68,7 +69,7 @@ def source_options(config: Config) -> SourceOptions:
 
 def check_known(config: Config) -> None:
     """What can be refused without opening the data: tasks, labels and memory against a known data set's size."""
-    facts = _KNOWN.get(config.dataset)
+    facts = KNOWN.get(config.dataset)
     if facts is None:
         if not config.dataset.startswith("folder:"):
             raise ConfigError(f"dataset={config.dataset!r}: expected one of {', '.join(SOURCES)}, or folder:PATH")
@@ -106,7 +107,7 @@ def prepare(config: Config) -> str:
 def describe() -> list[str]:
     """A table of the known data sets."""
     rows = [("data set", "classes", "train", "needs")]
-    rows += [(name, str(f.classes), str(f.train_images), f.needs) for name, f in _KNOWN.items()]
+    rows += [(name, str(f.classes), str(f.train_images), f.needs) for name, f in KNOWN.items()]
     rows.append(
         (
             "folder:PATH",

@@ -20,6 +20,11 @@ class Images(Protocol):
 
     def __len__(self) -> int: ...
 
+    @property
+    def nbytes(self) -> int:
+        """What is held in memory; a file that is read as needed counts nothing."""
+        ...
+
     def gather(self, ids: np.ndarray) -> ImageBatch:
         """The images with these indices, in this order; repetitions are allowed."""
         ...
@@ -33,6 +38,10 @@ class ArrayImages:
 
     def __len__(self) -> int:
         return len(self.array)
+
+    @property
+    def nbytes(self) -> int:
+        return self.array.nbytes
 
     def gather(self, ids: np.ndarray) -> ImageBatch:
         return ImageBatch(self.array[ids])
@@ -51,6 +60,10 @@ class PackedImages:
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    @property
+    def nbytes(self) -> int:
+        return self.offsets.nbytes + self.sizes.nbytes + (0 if isinstance(self.flat, np.memmap) else self.flat.nbytes)
 
     def gather(self, ids: np.ndarray) -> ImageBatch:
         sizes = self.sizes[ids]

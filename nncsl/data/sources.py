@@ -43,6 +43,11 @@ class Source:
     def num_classes(self) -> int:
         return len(self.class_names)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of images and labels in memory."""
+        return sum(part.nbytes for part in (self.train, self.test, self.train_labels, self.test_labels))
+
     @cached_property
     def fingerprint(self) -> str:
         """sha256 over names, labels and a sample of the pixels: tells data sets apart without reading all of them."""

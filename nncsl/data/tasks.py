@@ -98,6 +98,10 @@ class Stream(Images):
     def __len__(self) -> int:
         return len(self._source.train)
 
+    @property
+    def nbytes(self) -> int:
+        return self._source.train.nbytes
+
     def gather(self, ids: np.ndarray) -> ImageBatch:
         """Pixels of visible images: uint8 [n, H, W, C] and sizes."""
         _refuse(ids, self._visible, "belongs to another task and is not in the memory")

@@ -13,7 +13,16 @@ def test_saved_activations_of_a_network_worked_by_hand():
     x = torch.randn(8, 10)
     with accounting.saved_activations(network) as counted:
         network(x).sum()
-    assert counted[0] == 4 * (8 * 10 + 8 * 20)
+    assert counted.peak == 4 * (8 * 10 + 8 * 20)
+
+
+def test_what_a_backward_pass_lets_go_is_not_counted_any_more():
+    """Ten passes one after the other hold no more than one; a pass inside another's backward adds to it."""
+    network = nn.Linear(10, 20, bias=False)
+    with accounting.saved_activations(network) as counted:
+        for _ in range(10):
+            network(torch.randn(8, 10)).sum().backward()
+    assert counted.peak == 4 * 8 * 10
 
 
 def test_optimizer_bytes():

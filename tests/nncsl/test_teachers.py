@@ -3,55 +3,14 @@
 import copy
 import gc
 
-import numpy as np
 import pytest
 import torch
 
 from featurebank import FeatureBank, fingerprint
-from nncsl import engine, methods, networks, optim, teachers
-from nncsl.data.batches import Batches, Pool
-from nncsl.data.tasks import Stream
-from nncsl.interruption import Interruption
-from nncsl.memory import Memory
-from nncsl.methods.base import Classes
+from nncsl import engine, methods, optim, teachers
+from nncsl.data.batches import Pool
 from nncsl.networks import Network
-from nncsl.state import RunState
-from nncsl.teaching import Teaching
-
-
-class SecondTask:
-    """Digits at the start of task 2: a network that knows task 1, a memory of it, and both kinds of teacher."""
-
-    def __init__(self, loaded, make_run, name="run"):
-        self.config, self.run = loaded, make_run(loaded, name)
-        self.stream = Stream(self.run.source, self.run.tasks)
-        first, second = self.run.tasks[:2]
-        self.state = RunState(task=1, memory=Memory(first.labeled, self.run.source.train_labels[first.labeled]))
-        self.task = self.stream.begin(1, self.state.memory.ids, self.state.memory.unlabeled)
-        self.classes = Classes(second.classes, first.classes, 10)
-        self.network = engine.build_network(loaded, self.run.source).to(self.run.device)
-        with torch.no_grad():  # statistics of real images, as after a first task
-            self.network.train()
-            batches = Batches(first, Memory(), _started(Stream(self.run.source, self.run.tasks)), loaded)
-            views = engine.view_renderer(self.run, _started(Stream(self.run.source, self.run.tasks)), 0)
-            for step in range(batches.steps_per_epoch):
-                self.network(views(batches.draw(0, step, Pool()).large))
-        networks.set_mode(self.network, training=True, freeze_batchnorm=loaded.batchnorm != "train")
-        self.views = engine.view_renderer(self.run, self.stream, 1)
-        self.batches = Batches(self.task, self.state.memory, self.stream, loaded)
-        self.method = methods.find(loaded.method)
-
-    def teaching(self):
-        c, r = self.config, self.run
-        return Teaching(c, r.source, self.network, r.folder, r.device, r.reporter, Interruption(), distills=True)
-
-    def losses(self, network, teacher, epoch, step, pool):
-        batch = self.batches.draw(epoch, step, pool)
-        pixels = teachers.Pixels(self.views(batch.large), self.views(batch.small), self.views(batch.supports))
-        share = self.method.backbone_share(self.config)
-        student = engine.embed(network, pixels, batch, self.classes, share)
-        targets = teacher.targets(batch, pixels)
-        return self.method.losses(student, batch, targets, self.classes, self.config)
+from tests.nncsl.scenes import SecondTask
 
 
 def nnd_gradient(scene, teacher, pool):
@@ -59,11 +18,6 @@ def nnd_gradient(scene, teacher, pool):
     scene.network.zero_grad()
     scene.losses(scene.network, teacher, 0, 0, pool).parts["nnd"].backward()
     return max(p.grad.abs().max().item() for p in scene.network.parameters() if p.grad is not None)
-
-
-def _started(stream):
-    stream.begin(0, np.zeros(0, np.int64), np.zeros(0, np.int64))
-    return stream
 
 
 def train_both(scene, codec_bound):

@@ -1,0 +1,22 @@
+"""``nncsl bench``: the benchmarks, without knowing their module names."""
+
+import argparse
+from typing import Any
+
+_BENCHMARKS = ("kernels", "bank", "views", "step", "memory", "budget")
+
+
+def add(commands: Any) -> None:
+    """Declares the command."""
+    parser = commands.add_parser(
+        "bench", help="run a benchmark on this machine", description="Runs python -m benchmarks.NAME."
+    )
+    parser.add_argument("benchmark", choices=_BENCHMARKS)
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help="passed on to the benchmark; try --help")
+    parser.set_defaults(run=_bench)
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from importlib import import_module
+
+    return import_module(f"benchmarks.{arguments.benchmark}").main(arguments.rest)

@@ -1,0 +1,57 @@
+"""``nncsl data``: list, prepare and look at data sets."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from nncsl.commands.settings import add_settings, command, configuration
+
+
+def add(commands: Any) -> None:
+    """Declares the command and its three parts."""
+    parts = commands.add_parser("data", help="list, prepare and look at data sets").add_subparsers(
+        required=True, metavar="WHAT"
+    )
+    command(parts, "list", _list, "the data sets, their protocol and what they need", "nncsl data list")
+    prepare = command(
+        parts,
+        "prepare",
+        _prepare,
+        "download or decode a data set and check it",
+        "nncsl data prepare cifar10 --data-dir DATA",
+        "nncsl data prepare folder:my-images --set cache_short_side=64",
+    )
+    prepare.add_argument("dataset", help="digits, cifar10, cifar100, imagenet100 or folder:PATH")
+    add_settings(prepare, ["--data-dir"])
+    show = command(
+        parts,
+        "show",
+        _show,
+        "write PNG sheets of labeled images and of one image's views",
+        "nncsl data show --preset cifar10 --data-dir DATA --out sheets",
+    )
+    add_settings(show, ["--dataset", "--data-dir", "--tasks", "--labels", "--seed"])
+    show.add_argument("--out", metavar="DIR", default=".", help="where the PNG files go (default: here)")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from nncsl.data.catalog import describe
+
+    for line in describe():
+        print(line)
+    return 0
+
+
+def _prepare(arguments: argparse.Namespace) -> int:
+    from nncsl.data.catalog import prepare
+
+    print(prepare(configuration(arguments)))
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from nncsl.data.sheets import write_sheets
+
+    for path in write_sheets(configuration(arguments), Path(arguments.out)):
+        print(path)
+    return 0

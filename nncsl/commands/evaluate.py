@@ -1,0 +1,28 @@
+"""``nncsl eval``: how good a run's checkpoint is."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from nncsl.commands.settings import command
+
+
+def add(commands: Any) -> None:
+    """Declares the command."""
+    parser = command(
+        commands,
+        "eval",
+        _evaluate,
+        "evaluate a run's checkpoint: linear head, and nearest neighbours among the memory",
+        "nncsl eval runs/digits-nncsl-seed0",
+    )
+    parser.add_argument("run_folder", metavar="DIR", help="the folder of a run")
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    import json
+
+    from nncsl.run import evaluate
+
+    print(json.dumps(evaluate(Path(arguments.run_folder)), indent=2))
+    return 0

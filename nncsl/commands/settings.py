@@ -1,0 +1,75 @@
+"""What the commands share: how one is declared, and how flags become a configuration."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+# Flags that are settings under another spelling: flag -> (setting, type, help).
+SETTINGS: dict[str, tuple[str, Callable[[str], Any], str]] = {
+    "--dataset": ("dataset", str, "digits, cifar10, cifar100, imagenet100, or folder:PATH for your own images"),
+    "--data-dir": ("data_dir", str, "the folder that holds the data set"),
+    "--method": ("method", str, "what learns: nncsl, csl, csl-nofilter, paws, er, finetune, joint"),
+    "--teacher-mode": (
+        "teacher_mode",
+        str,
+        "features: the bank (default); model: the paper's copy; none: no distillation",
+    ),
+    "--tasks": ("tasks", int, "number of tasks; the classes must divide into it"),
+    "--labels": ("labels", str, "0.8%%, 4/class, or a file of training-image indices"),
+    "--memory": ("memory", int, "replay memory in images; 0 for none"),
+    "--epochs": ("epochs", int, "epochs per task"),
+    "--seed": ("seed", int, "decides labels, views, order and initial weights"),
+    "--device": ("device", str, "auto, cpu or cuda"),
+    "--bank-views": ("bank_views", int, "view slots per kind in the feature bank"),
+    "--bank-codec": ("bank_codec", str, "fp32, fp16, int8 or pq"),
+    "--memory-budget": ("memory_budget", str, "e.g. 2GB: choose the settings below, and the bank's place, to fit"),
+    "--micro-batch": ("micro_batch", int, "images with activations at once, same gradient; 0: the whole batch"),
+    "--recompute": ("recompute", bool, "keep block inputs only and compute the rest again, same gradient"),
+}
+
+
+def command(commands: Any, name: str, run: Callable[..., int], summary: str, *examples: str) -> argparse.ArgumentParser:
+    """A parser for one command; ``run`` gets the parsed arguments and returns the exit code."""
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog="examples:\n  " + "\n  ".join(examples),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_settings(parser: argparse.ArgumentParser, flags: list[str]) -> None:
+    """Declares --preset, the given ones of SETTINGS, and --set."""
+    parser.add_argument(
+        "--preset", help="starting point: digits, cifar10, cifar100, imagenet100 (default: by data set)"
+    )
+    for flag in flags:
+        key, kind, summary = SETTINGS[flag]
+        if kind is bool:
+            parser.add_argument(flag, dest=key, action="store_const", const=True, help=summary)
+        else:
+            parser.add_argument(flag, dest=key, type=kind, metavar=key.upper(), help=summary)
+    if "--dataset" not in flags:
+        parser.set_defaults(dataset=None)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="any setting, e.g. network.width=32; repeatable"
+    )
+
+
+def configuration(arguments: argparse.Namespace) -> Any:
+    """The :class:`nncsl.config.Config` that the flags ask for."""
+    from nncsl.config import load, preset_for
+
+    return load(arguments.preset or preset_for(arguments.dataset), overrides(arguments))
+
+
+def overrides(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Named flags first, then --set in the order given, so that --set has the last word."""
+    from nncsl.typed import parse_assignment
+
+    named = {key: getattr(arguments, key, None) for key, _, _ in SETTINGS.values()}
+    given = {key: value for key, value in named.items() if value is not None}
+    return [given, *map(parse_assignment, arguments.set)]

@@ -1,0 +1,40 @@
+"""``nncsl train``: start a run, or continue one."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from nncsl.commands.settings import SETTINGS, add_settings, command, configuration, overrides
+
+
+def add(commands: Any) -> None:
+    """Declares the command."""
+    parser = command(
+        commands,
+        "train",
+        _train,
+        "train over all tasks and evaluate",
+        "nncsl train                                   # digits, about two minutes",
+        "nncsl train --preset cifar10 --data-dir DATA --teacher-mode features",
+        "nncsl train --resume runs/digits-nncsl-seed0  # after an interruption",
+    )
+    add_settings(parser, list(SETTINGS))
+    parser.add_argument("--out", metavar="DIR", help="where the run goes (default: a new folder below runs/)")
+    parser.add_argument("--resume", metavar="DIR", help="continue the run in DIR; everything else comes from there")
+    parser.add_argument("--no-report", action="store_true", help="accepted for scripts: no report is written yet")
+    parser.add_argument("--quiet", action="store_true", help="plain lines instead of progress bars")
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    from nncsl import run
+
+    try:
+        if arguments.resume:
+            run.resume(Path(arguments.resume), overrides(arguments), quiet=arguments.quiet)
+        else:
+            run.start(configuration(arguments), Path(arguments.out) if arguments.out else None, quiet=arguments.quiet)
+    except run.RunInterrupted as error:
+        print(f"nncsl: {error}", file=sys.stderr)
+        return 130
+    return 0

@@ -1,0 +1,133 @@
+"""How a batch goes through the network: at once, with blocks recomputed, or in micro-batches. The gradient is the same.
+
+What autograd keeps for the backward pass is most of a run's memory. Here the forward pass keeps inputs only and the
+backward pass computes the rest again, so that a step's losses, and the loop around them, need not know of it.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from nncsl.networks import Network, Outputs
+
+# Images [n, C, H, W] to their features and projections.
+Forward = Callable[[Tensor], Outputs]
+Spill = Literal["device", "host", "disk"]
+Piece = Callable[[Tensor], tuple[Tensor, ...]]
+_BatchNorm = nn.modules.batchnorm._BatchNorm
+
+
+@dataclass(frozen=True)
+class Passes:
+    """How memory is traded for time. micro_batch: images with activations at once, 0 for all of them.
+
+    recompute: keep block inputs only. spill: where a micro-batched pass with training BatchNorm keeps what it has to
+    keep of the whole batch; folder: where that file goes.
+    """
+
+    micro_batch: int = 0
+    recompute: bool = False
+    spill: Spill = "device"
+    folder: Path = field(default_factory=Path)
+
+
+def forward(network: Network, passes: Passes) -> Forward:
+    """The network's forward pass with the memory that ``passes`` allows; outputs and gradients stay the same.
+
+    With frozen BatchNorm images are independent, so micro-batches change nothing. With training BatchNorm every
+    layer's statistics are those of the whole batch: see :mod:`nncsl.staged`.
+    """
+    whole: Forward = (lambda images: _recomputed(network, images)) if passes.recompute else network
+    if not passes.micro_batch:
+        return whole
+    if _trains_batchnorm(network):
+        from nncsl import staged
+
+        return lambda images: staged.forward(network, images, passes)
+    return lambda images: Outputs(*_replay(whole, network, images, passes.micro_batch))
+
+
+def in_parts(answer: Callable[[Tensor], Tensor], images: Tensor, size: int) -> Tensor:
+    """``answer`` on ``size`` images at a time (0: on all of them), for passes without gradient."""
+    if not size or len(images) <= size:
+        return answer(images)
+    return torch.cat([answer(part) for part in images.split(size)])
+
+
+def inference_batch(size: int) -> int:
+    """Images per pass of sweeps and evaluation: few enough to need less memory than training does.
+
+    It depends on the image size alone, whatever the training batch is, so that the stored bits do not either.
+    """
+    return min(256, max(16, 2**16 // size**2))
+
+
+def _trains_batchnorm(network: Network) -> bool:
+    return any(module.training for module in network.modules() if isinstance(module, _BatchNorm))
+
+
+def _recomputed(network: Network, images: Tensor) -> Outputs:
+    x = network.prepare(images)
+    for piece in (network.stem, *network.blocks):
+        (x,) = _replay(lambda part, piece=piece: (piece(part),), piece, x, len(x))  # type: ignore[misc]
+    return network.finish(x)
+
+
+def _replay(piece: Piece, owner: nn.Module, x: Tensor, size: int) -> tuple[Tensor, ...]:
+    # Autograd skips a function none of whose inputs need a gradient; the images don't, so a parameter goes along.
+    return _Replay.apply(piece, owner, size, x, next(owner.parameters()))  # type: ignore[no-any-return]
+
+
+class _Replay(torch.autograd.Function):
+    """Runs ``piece`` on parts of x without a graph; the backward pass runs each part again, with one."""
+
+    @staticmethod
+    def forward(ctx: Any, piece: Piece, owner: nn.Module, size: int, x: Tensor, anchor: Tensor) -> tuple[Tensor, ...]:
+        ctx.piece, ctx.owner, ctx.size = piece, owner, size
+        ctx.autocast = autocast_state(x.device)
+        ctx.save_for_backward(x)
+        # A loss that ignores an output sends no gradient into it: the parameters behind it must see none, not zeros.
+        ctx.set_materialize_grads(False)
+        parts = [piece(part) for part in x.split(size)]
+        return tuple(parts[0]) if len(parts) == 1 else tuple(map(torch.cat, zip(*parts, strict=True)))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        (x,) = ctx.saved_tensors
+        wanted = [k for k, gradient in enumerate(gradients) if gradient is not None]
+        collected = []
+        with statistics_untouched(ctx.owner):
+            for start in range(0, len(x) if wanted else 0, ctx.size):
+                part = x[start : start + ctx.size].detach().requires_grad_(ctx.needs_input_grad[3])
+                with torch.enable_grad(), torch.autocast(x.device.type, **ctx.autocast):
+                    outputs = ctx.piece(part)
+                into = [gradients[k][start : start + ctx.size] for k in wanted]  # type: ignore[index]
+                torch.autograd.backward([outputs[k] for k in wanted], into)
+                del outputs
+                if part.grad is not None:
+                    collected.append(part.grad)
+        whole = torch.cat(collected) if len(collected) > 1 else (collected or [None])[0]
+        return None, None, None, whole, None
+
+
+def autocast_state(device: torch.device) -> dict[str, Any]:
+    """What ``torch.autocast`` takes to continue as it is now."""
+    return {"enabled": torch.is_autocast_enabled(device.type), "dtype": torch.get_autocast_dtype(device.type)}
+
+
+@contextmanager
+def statistics_untouched(module: nn.Module) -> Iterator[None]:
+    """The forward pass has counted this batch already: running the same images again must not count them twice."""
+    tracking = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
+    for norm in tracking:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in tracking:
+            norm.track_running_stats = True

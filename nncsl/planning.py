@@ -1,0 +1,123 @@
+"""A run's plan for its memory: what is known of the data, the settings chosen, and the table that says so."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from nncsl.budget import Option, Plan, Sizes, baseline, make_plan
+from nncsl.config import Config
+from nncsl.data.catalog import KNOWN, check_known, open_data
+from nncsl.data.labels import LabelBudget
+from nncsl.data.sources import Source
+from nncsl.data.tasks import Task
+from nncsl.errors import ConfigError
+
+__all__ = ["baseline", "describe_plan", "expected_sizes", "for_run", "measured_sizes", "without_training"]
+
+
+def for_run(
+    config: Config,
+    source: Source,
+    tasks: tuple[Task, ...],
+    device: torch.device,
+    base: int,
+    folder: Path,
+    say: Callable[[str], None],
+) -> Plan:
+    """The plan of a run that is about to start in ``folder``."""
+    return make_plan(config, measured_sizes(source, tasks), device, base, folder, say)
+
+
+def without_training(config: Config, device: torch.device, say: Callable[[str], None]) -> Plan:
+    """The plan that a run would have. Its images are not needed: known data sets are known by their size."""
+    check_known(config)
+    base = baseline(device)
+    if config.data_dir or config.dataset.startswith("folder:") or config.dataset == "digits":
+        sizes = measured_sizes(*open_data(config))
+    else:
+        sizes = expected_sizes(config)
+        say(f"without --data-dir: counting on {config.dataset} as it is published")
+    return make_plan(config, sizes, device, base, Path(), say)
+
+
+def measured_sizes(source: Source, tasks: tuple[Task, ...]) -> Sizes:
+    """Of data that is open."""
+    return Sizes(
+        classes=source.num_classes,
+        unlabeled_per_task=max(len(task.unlabeled) for task in tasks),
+        labeled_per_task=max(len(task.labeled) for task in tasks),
+        data_bytes=source.nbytes,
+    )
+
+
+def expected_sizes(config: Config) -> Sizes:
+    """Of a known data set, from its published numbers."""
+    facts = KNOWN.get(config.dataset)
+    if facts is None:
+        raise ConfigError(f"dataset={config.dataset!r}: its size is not known; give --data-dir")
+    labels = LabelBudget.parse(config.labels)
+    per_task, classes = facts.train_images // config.tasks, facts.classes // config.tasks
+    labeled = per_task * (labels.fraction or 1) if labels.per_class is None else classes * labels.per_class
+    return Sizes(
+        classes=facts.classes,
+        unlabeled_per_task=int(per_task * config.unlabelled_fraction),
+        labeled_per_task=int(labeled),
+        data_bytes=facts.image_bytes,
+    )
+
+
+def planned(config: Config, plan: Plan) -> Config:
+    """The configuration with what was planned filled in."""
+    chosen = plan.chosen.config
+    names = ("micro_batch", "recompute", "spill", "bank_residency", "bank_codec")
+    return replace(config, **{name: getattr(chosen, name) for name in names})
+
+
+def describe_plan(plan: Plan, console: Console) -> None:
+    """The plan as a table: settings, memory by part, and what else was considered."""
+    chosen, settings = plan.chosen, plan.chosen.config
+    table = Table(title=f"Plan for {plan.budget / 1e9:g} GB", show_header=False, title_justify="left")
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in (
+        ("micro-batch", str(settings.micro_batch or "whole batch")),
+        ("recompute blocks", "yes" if settings.recompute else "no"),
+        ("first task keeps its cuts", f"on {settings.spill}" if settings.micro_batch else "-"),
+        ("bank", f"{settings.bank_codec}, {settings.bank_residency}" if settings.teacher_mode == "features" else "-"),
+    ):
+        table.add_row(name, value)
+    table.add_section()
+    for name, size in chosen.parts.items():
+        table.add_row(name, f"{size / 1e6:,.0f} MB")
+    table.add_row("at the peak", f"{chosen.total / 1e6:,.0f} MB of {plan.budget / 1e6:,.0f} MB")
+    table.add_row("the process before the run, not counted", f"{plan.baseline / 1e6:,.0f} MB")
+    console.print(table)
+    others = Table("other ways", "peak", "time of a step", "fits", title_justify="left")
+    for option in sorted((chosen, *plan.others), key=lambda option: option.seconds):
+        others.add_row(*_line(option, plan))
+    console.print(others)
+
+
+def as_record(plan: Plan) -> dict[str, Any]:
+    """The plan as plain values, for ``--json``."""
+    chosen = plan.chosen
+    names = ("micro_batch", "recompute", "spill", "bank_residency", "bank_codec")
+    return {
+        "budget": plan.budget,
+        "baseline": plan.baseline,
+        "total": chosen.total,
+        "parts": chosen.parts,
+        "settings": {name: getattr(chosen.config, name) for name in names},
+        "others": [{"name": o.name, "total": o.total, "time": o.seconds / chosen.seconds} for o in plan.others],
+    }
+
+
+def _line(option: Option, plan: Plan) -> tuple[str, str, str, str]:
+    time = option.seconds / plan.chosen.seconds
+    verdict = "chosen" if option is plan.chosen else ("yes" if option.total <= plan.budget else "no")
+    return option.name, f"{option.total / 1e6:,.0f} MB", f"{time:.2f}x", verdict

@@ -1,0 +1,129 @@
+"""What a training step costs on this machine: bytes and seconds, measured with a few images and extended to all.
+
+Memory and time of a pass grow linearly with its images, so two small measurements tell those of a step that would not
+fit. The network, the sizes of the images and the device are the run's own; the pixels are random.
+"""
+
+import time
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from nncsl import accounting, networks, passes
+from nncsl.config import Config
+from nncsl.networks import Network
+from nncsl.passes import Passes
+
+
+@dataclass(frozen=True)
+class Load:
+    """The images of a step: ``large`` views (supports among them) and ``small`` ones; frozen: BatchNorm's mode."""
+
+    large: int
+    small: int
+    frozen: bool
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Bytes above what was in use before, gradients included, and seconds."""
+
+    rise: float
+    seconds: float
+
+
+class Prober:
+    """Measures passes through one network; every question is measured once."""
+
+    def __init__(self, network: Network, config: Config, device: torch.device) -> None:
+        self._network, self._config, self._device = network, config, device
+        self._known: dict[tuple[Passes, int, int, bool], Cost] = {}
+        # Larger images take longer and show their slope with fewer of them.
+        self._few, self._more = (4, 16) if config.views.large.size <= 64 else (2, 6)
+
+    def step(self, load: Load, how: Passes) -> Cost:
+        """Forward and backward pass of a whole step."""
+        if how.micro_batch:
+            return self._in_micro_batches(load, how)
+        low, high = (self._share(load, images, how) for images in (self._few, self._more))
+        times = (load.large - self._few) / (self._more - self._few)
+        rise = low.rise + (high.rise - low.rise) * times
+        return Cost(rise, high.seconds * load.large / self._more)
+
+    def inference(self) -> float:
+        """Bytes that a pass without gradient takes: sweeps and evaluation."""
+        size = self._config.views.large.size
+        was_training = [module.training for module in self._network.modules()]
+        self._network.eval()
+        images = self._images(passes.inference_batch(size), size)
+        for _ in range(2):  # the second counts, as in _share
+            accounting.forget_peak(self._device)
+            before = accounting.in_use(self._device)
+            with torch.no_grad(), networks.autocast(self._config.precision, self._device):
+                self._network(images)
+            rise = accounting.process_peak(self._device) - before
+        for module, training in zip(self._network.modules(), was_training, strict=True):
+            module.training = training
+        return rise + images.nbytes
+
+    def _in_micro_batches(self, load: Load, how: Passes) -> Cost:
+        """Linear in the micro-batch, and in the whole batch where that is kept in memory."""
+        few, more = self._few // 2, self._more // 2
+        low, high = (self._share(load, 2 * size, replace(how, micro_batch=size)) for size in (few, more))
+        size = min(how.micro_batch, load.large)
+        kept = 0.0
+        if how.spill == "device" and not load.frozen:
+            twice = self._share(load, 4 * few, replace(how, micro_batch=few))
+            kept = max(0.0, twice.rise - low.rise) / (2 * few)
+        # Both measurements hold two micro-batches' worth of what is kept; the rest belongs to one micro-batch.
+        slope = (high.rise - low.rise) / (more - few) - 2 * kept
+        rise = low.rise - 2 * few * kept + max(0.0, slope) * (size - few) + kept * load.large
+        # Per image, a share of the time is lost on every micro-batch: seconds = a + b / size.
+        per_image = low.seconds / (2 * few), high.seconds / (2 * more)
+        lost = max(0.0, (per_image[0] - per_image[1]) / (1 / few - 1 / more))
+        return Cost(rise, load.large * (per_image[1] + lost * (1 / size - 1 / more)))
+
+    def _share(self, load: Load, large: int, how: Passes) -> Cost:
+        """A step with ``large`` images of the large size and the small ones in proportion."""
+        small = max(1, round(load.small * large / load.large)) if load.small else 0
+        key = (how, large, small, load.frozen)
+        if key not in self._known:
+            # Twice: on the first pass with new shapes the libraries behind convolutions allocate for good.
+            first, second = (self._measure(how, large, small, frozen=load.frozen) for _ in range(2))
+            self._known[key] = Cost(second.rise, min(first.seconds, second.seconds))
+        return self._known[key]
+
+    def _measure(self, how: Passes, large: int, small: int, *, frozen: bool) -> Cost:
+        networks.set_mode(self._network, training=True, freeze_batchnorm=frozen)
+        forward = passes.forward(self._network, how)
+        sizes = ((large, self._config.views.large.size), (small, self._config.views.small.size))
+        images = [self._images(count, size) for count, size in sizes if count]
+        self._network.zero_grad(set_to_none=True)
+        state = {name: value.clone() for name, value in self._network.named_buffers()}
+        accounting.forget_peak(self._device)
+        before = accounting.in_use(self._device)
+        began = self._clock()
+        with networks.autocast(self._config.precision, self._device):
+            outputs = [forward(torch.cat([part])) for part in images]  # a step puts queries and supports together
+        loss = sum(
+            (o.projections.float().square().mean() + o.features.float().mean() for o in outputs), torch.zeros(())
+        )
+        loss.backward()  # type: ignore[no-untyped-call]
+        seconds = self._clock() - began
+        rise = accounting.process_peak(self._device) - before
+        self._network.zero_grad(set_to_none=True)
+        for name, value in self._network.named_buffers():
+            value.copy_(state[name])
+        return Cost(rise, seconds)
+
+    def _clock(self) -> float:
+        """Seconds; on a CPU those of this process, which others that run beside it don't lengthen."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            return time.perf_counter()
+        return time.process_time() / torch.get_num_threads()
+
+    def _images(self, count: int, size: int) -> Tensor:
+        channels = len(self._config.views.mean)
+        return torch.randn(count, channels, size, size, generator=torch.Generator().manual_seed(0)).to(self._device)
