@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, help="threads of each run (default: the cores, shared among the jobs)")
     parser.add_argument("--data-dir", help="where the campaigns' data sets lie")
     parser.add_argument("--markdown", action="store_true", help="the table as REPRODUCIBILITY.md has it")
-    options = parser.parse_args(argv)
+    options = parser.parse_intermixed_args(argv)
     names = campaign.names()
     for name in options.campaigns:
         if name not in names:

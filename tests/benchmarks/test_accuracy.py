@@ -36,7 +36,7 @@ def record_of(tmp_path, run, seed=3, name="tiny"):
 
 def test_runs_are_recorded_skipped_and_made_again(write, tmp_path, capfd):
     write()
-    assert accuracy.main(["run", "tiny", "--jobs", "2"]) == 0
+    assert accuracy.main(["run", "--jobs", "2", "tiny"]) == 0
     record = record_of(tmp_path, "csl")
     assert record["config"]["method"] == "csl" and record["config"]["seed"] == 3
     assert record["summary"]["seed"] == 3 and "--seed 3" in record["command"] and record["commit"]
@@ -50,6 +50,12 @@ def test_runs_are_recorded_skipped_and_made_again(write, tmp_path, capfd):
     assert "csl" not in capfd.readouterr().out  # what other settings made is not shown
     assert accuracy.main(["run", "tiny", "--threads", "1"]) == 0
     assert record_of(tmp_path, "csl")["config"]["epochs"] == 2
+
+
+def test_a_part_of_a_campaign_can_be_run(write, tmp_path):
+    write()
+    assert accuracy.main(["run", "tiny", "--only", "er", "--threads", "1"]) == 0
+    assert [path.stem for path in (tmp_path / "results" / "tiny").iterdir()] == ["er-seed3"]
 
 
 def test_what_another_campaign_recorded_is_not_made_again(write, tmp_path, capfd):
