@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from featurebank.codecs import make_codec
-from nncsl import accounting, methods, networks, probe
+from nncsl import accounting, methods, networks, optim, probe
 from nncsl.config import Config, parse_bytes
 from nncsl.data.batches import LABELED_VIEWS
 from nncsl.errors import ConfigError
@@ -16,6 +16,7 @@ from nncsl.passes import Passes, Spill
 
 SIZES = (64, 32, 16, 8, 4, 2, 1)  # of micro-batches, the fastest first
 _KEY_BYTES = 24  # a bank's row besides its feature: image, slot, role, position
+_REST = 32_000_000  # objects, logs, evaluation's rendering, code compiled for another shape: too small to plan apart
 _SAFETY = 0.97  # of the budget is planned for: measurements vary
 
 
@@ -64,32 +65,23 @@ class Plan:
     others: tuple[Option, ...]
 
 
-def baseline(device: torch.device) -> int:
-    """What the process takes before the run takes anything. The budget is counted from here."""
-    accounting.one_heap()
-    warm = torch.nn.Conv2d(8, 8, 3)(torch.ones(2, 8, 16, 16)).mean() + (torch.ones(64, 64) @ torch.ones(64, 64)).mean()
-    del warm  # the libraries behind convolutions and products have set themselves up
-    return accounting.in_use(device)
-
-
 def make_plan(
     config: Config,
     sizes: Sizes,
     device: torch.device,
-    base: int,
     folder: Path,
     say: Callable[[str], None] = lambda text: None,
+    *,
+    data_is_open: bool,
 ) -> Plan:
     """Measures, then chooses the fastest option that fits; a ConfigError names the smallest budget that would do."""
     assert config.memory_budget is not None
     budget = parse_bytes(config.memory_budget)
     say(f"measuring a few small steps on {device} to plan for {config.memory_budget} ...")
-    channels, maps = len(config.views.mean), config.distillation == "feature"
-    network = networks.build(config.network, channels, sizes.classes, config.seed, feature_map=maps).to(device)
-    planner = _Planner(config, sizes, device, folder, probe.Prober(network, config, device), networks.nbytes(network))
+    accounting.one_heap()
     best: dict[tuple[bool, bool, str], Option] = {}
     smallest: Option | None = None
-    for option in planner.options():
+    for option in _Planner(config, sizes, device, folder).options():
         kind = (bool(option.config.micro_batch), option.config.recompute, option.config.spill)
         if smallest is None or option.total < smallest.total:
             smallest = option
@@ -105,7 +97,31 @@ def make_plan(
         )
     # One pass over the whole batch computes nothing twice: where it fits, no noise of a measurement rules it out.
     chosen = min(fitting, key=lambda option: (option.computes_twice, option.seconds))
+    base = baseline(chosen.config, device, folder, sizes.data_bytes if data_is_open else 0)
     return Plan(chosen, budget, base, tuple(option for option in best.values() if option is not chosen))
+
+
+def baseline(config: Config, device: torch.device, folder: Path, data_bytes: int) -> int:
+    """What the process takes without the run: interpreter, libraries, and what those compile and keep.
+
+    A budget is counted from here. Known only after a rehearsal, as most of it is loaded or compiled on first use.
+    """
+    accounting.one_heap()
+    network = _network(config, classes=1).to(device)
+    prober = probe.Prober(network, config, device)
+    how = Passes(config.micro_batch, config.recompute, config.spill, folder)
+    for frozen in (False, True):
+        prober.rehearse(how, frozen=frozen)
+    prober.inference()
+    optim.build(network, config).step()
+    del network, prober
+    accounting.forget_peak(device)
+    return accounting.in_use(device) - (0 if device.type == "cuda" else data_bytes)
+
+
+def _network(config: Config, classes: int) -> networks.Network:
+    maps = config.distillation == "feature"
+    return networks.build(config.network, len(config.views.mean), classes, config.seed, feature_map=maps)
 
 
 class _Planner:
@@ -115,12 +131,13 @@ class _Planner:
         sizes: Sizes,
         device: torch.device,
         folder: Path,
-        prober: probe.Prober,
-        student: int,
     ) -> None:
-        self._config, self._sizes, self._prober, self._student = config, sizes, prober, student
-        self._on_gpu, self._folder = device.type == "cuda", folder
-        self._inference = int(prober.inference())
+        self._config, self._sizes, self._folder = config, sizes, folder
+        self._on_gpu = device.type == "cuda"
+        network = _network(config, sizes.classes).to(device)
+        self._student = networks.nbytes(network)
+        self._prober = probe.Prober(network, config, device)
+        self._inference = int(self._prober.inference())
 
     def options(self) -> Iterator[Option]:
         """Every combination that the configuration leaves open, the bank's place chosen for each."""
@@ -165,6 +182,7 @@ class _Planner:
             "bank": self._bank_in_memory(config) if distills and config.teacher_mode == "features" else 0,
             "data": 0 if self._on_gpu else self._sizes.data_bytes,
             "pixels": self._pixels(load),
+            "rest": _REST,
         }
         # A checkpoint is put together in memory, and an update exists once beside the weights: both between steps.
         between = 2 * self._student + parts["teacher"]

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from nncsl.budget import Option, Plan, Sizes, baseline, make_plan
+from nncsl.budget import Option, Plan, Sizes, make_plan
 from nncsl.config import Config
 from nncsl.data.catalog import KNOWN, check_known, open_data
 from nncsl.data.labels import LabelBudget
@@ -17,32 +17,27 @@ from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
 
-__all__ = ["baseline", "describe_plan", "expected_sizes", "for_run", "measured_sizes", "without_training"]
-
 
 def for_run(
     config: Config,
     source: Source,
     tasks: tuple[Task, ...],
     device: torch.device,
-    base: int,
     folder: Path,
     say: Callable[[str], None],
 ) -> Plan:
     """The plan of a run that is about to start in ``folder``."""
-    return make_plan(config, measured_sizes(source, tasks), device, base, folder, say)
+    return make_plan(config, measured_sizes(source, tasks), device, folder, say, data_is_open=True)
 
 
 def without_training(config: Config, device: torch.device, say: Callable[[str], None]) -> Plan:
     """The plan that a run would have. Its images are not needed: known data sets are known by their size."""
     check_known(config)
-    base = baseline(device)
     if config.data_dir or config.dataset.startswith("folder:") or config.dataset == "digits":
-        sizes = measured_sizes(*open_data(config))
-    else:
-        sizes = expected_sizes(config)
-        say(f"without --data-dir: counting on {config.dataset} as it is published")
-    return make_plan(config, sizes, device, base, Path(), say)
+        source, tasks = open_data(config)
+        return for_run(config, source, tasks, device, Path(), say)
+    say(f"without --data-dir: counting on {config.dataset} as it is published")
+    return make_plan(config, expected_sizes(config), device, Path(), say, data_is_open=False)
 
 
 def measured_sizes(source: Source, tasks: tuple[Task, ...]) -> Sizes:
@@ -95,7 +90,7 @@ def describe_plan(plan: Plan, console: Console) -> None:
     for name, size in chosen.parts.items():
         table.add_row(name, f"{size / 1e6:,.0f} MB")
     table.add_row("at the peak", f"{chosen.total / 1e6:,.0f} MB of {plan.budget / 1e6:,.0f} MB")
-    table.add_row("the process before the run, not counted", f"{plan.baseline / 1e6:,.0f} MB")
+    table.add_row("the process itself (Python, libraries), not counted", f"{plan.baseline / 1e6:,.0f} MB")
     console.print(table)
     others = Table("other ways", "peak", "time of a step", "fits", title_justify="left")
     for option in sorted((chosen, *plan.others), key=lambda option: option.seconds):

@@ -51,6 +51,11 @@ class Prober:
         rise = low.rise + (high.rise - low.rise) * times
         return Cost(rise, high.seconds * load.large / self._more)
 
+    def rehearse(self, how: Passes, *, frozen: bool) -> None:
+        """A small pass, for what it leaves behind in the libraries."""
+        images = 2 * how.micro_batch or self._more
+        self._measure(how, images, images, frozen=frozen)
+
     def inference(self) -> float:
         """Bytes that a pass without gradient takes: sweeps and evaluation."""
         size = self._config.views.large.size

@@ -13,6 +13,7 @@ import kernels
 from featurebank.errors import BankError
 from nncsl import checkpoint, engine, evaluation, methods, metrics, planning, teachers, typed
 from nncsl import config as configs
+from nncsl.budget import baseline
 from nncsl.config import Config, parse_bytes
 from nncsl.data.catalog import open_data
 from nncsl.data.labels import LabelBudget
@@ -38,10 +39,9 @@ def start(config: Config, folder: Path | None, *, quiet: bool = False) -> dict[s
         config = replace(config, tasks=1, class_order=None)
     config = _with_absolute_paths(config)
     device = find_device(config.device)
-    base = planning.baseline(device) if config.memory_budget else 0
     source, tasks = open_data(config)
     folder = _new_folder(folder, config)
-    config = _within_budget(config, source, tasks, folder, device, base)
+    config, base = _within_budget(config, source, tasks, folder, device)
     checkpoint.write_text(folder / "config.yaml", configs.dump(config))
     checkpoint.write_text(folder / "tasks.json", _describe_tasks(source, tasks))
     return _train(config, source, tasks, folder, device, None, base, quiet=quiet)
@@ -59,7 +59,6 @@ def resume(folder: Path, overrides: list[dict[str, Any]], *, quiet: bool = False
         print(f"{folder} is complete")
         return json.loads((folder / "summary.json").read_text())
     device = find_device(config.device)
-    base = planning.baseline(device) if config.memory_budget else 0
     saved = checkpoint.load(folder / "checkpoint" / "state.pt")
     _refuse_changes(folder / "checkpoint", saved["config"], config)
     source, tasks = open_data(config)
@@ -67,9 +66,13 @@ def resume(folder: Path, overrides: list[dict[str, Any]], *, quiet: bool = False
         raise ConfigError(
             f"{folder / 'tasks.json'} records other tasks than {config.dataset} gives now: has its data changed?"
         )
+    base = 0
     if config.memory_budget != started["memory_budget"]:
         codec = config.bank_codec  # that of the bank that is there
-        config = replace(_within_budget(config, source, tasks, folder, device, base), bank_codec=codec)
+        config, base = _within_budget(config, source, tasks, folder, device)
+        config = replace(config, bank_codec=codec)
+    elif config.memory_budget:
+        base = baseline(config, device, folder, source.nbytes)
     return _train(config, source, tasks, folder, device, saved, base, quiet=quiet)
 
 
@@ -189,15 +192,15 @@ def _results(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _within_budget(
-    config: Config, source: Source, tasks: tuple[Task, ...], folder: Path, device: torch.device, base: int
-) -> Config:
-    """The settings that --memory-budget asks for, shown before training and kept in the run's folder."""
+    config: Config, source: Source, tasks: tuple[Task, ...], folder: Path, device: torch.device
+) -> tuple[Config, int]:
+    """The settings that --memory-budget asks for, shown and kept in the run's folder; and the plan's baseline."""
     if config.memory_budget is None:
-        return config
-    plan = planning.for_run(config, source, tasks, device, base, folder, print)
+        return config, 0
+    plan = planning.for_run(config, source, tasks, device, folder, print)
     planning.describe_plan(plan, Console())
     checkpoint.write_text(folder / "plan.json", json.dumps(planning.as_record(plan), indent=2) + "\n")
-    return planning.planned(config, plan)
+    return planning.planned(config, plan), plan.baseline
 
 
 def _describe_tasks(source: Source, tasks: tuple[Task, ...]) -> str:

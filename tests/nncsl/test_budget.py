@@ -54,7 +54,7 @@ def test_plans_take_the_whole_batch_where_it_fits_and_less_where_it_does_not():
     tight = planned("150MB")
     assert tight.chosen.computes_twice
     assert tight.chosen.total <= 150e6 < roomy.chosen.total
-    assert {"student", "gradients", "optimizer", "teacher", "bank", "data", "pixels", "activations"} == set(
+    assert {"student", "gradients", "optimizer", "teacher", "bank", "data", "pixels", "rest", "activations"} == set(
         tight.chosen.parts
     )
     record = planning.as_record(tight)
