@@ -143,7 +143,7 @@ def step_parts(settings: Config, data_dir: Path | None, repeats: int) -> dict[st
         batch = batches.draw(0, 0, Pool())
         pixels = Pixels(views(batch.large), views(batch.small), views(batch.supports))
         moments.append(time.perf_counter())
-        student = engine.embed(network, pixels, batch, classes, method.backbone_share(settings))
+        student = engine.embed(network, network, pixels, batch, classes, method.backbone_share(settings))
         moments.append(time.perf_counter())
         total = method.losses(student, batch, None, classes, settings).total
         moments.append(time.perf_counter())
