@@ -6,14 +6,23 @@ READY := $(VENV)/.ready
 TEST_ARGS ?=
 TRAIN_ARGS ?=
 
-.PHONY: train test lint clean
+.PHONY: train test browser lint clean
 
 train: $(READY)
 	$(BIN)/nncsl train $(TRAIN_ARGS)
 
 # Two pytest processes with one torch thread each: the machine's cores are the limit, not the tests.
-test: $(READY)
+test: $(READY) browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(TEST_ARGS)
+
+# The report is looked at in a real browser where one can be had; without, those tests are skipped and say so.
+browser:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing chromium"; \
+	  DEBIAN_FRONTEND=noninteractive timeout 300 sh -c '(apt-get install -qq chromium || (apt-get update -qq && apt-get install -qq chromium)) >/dev/null 2>&1' \
+	    || echo "chromium could not be installed: tests of the report in a browser will be skipped"; \
+	fi
 
 lint: $(READY)
 	$(BIN)/ruff check .

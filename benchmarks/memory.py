@@ -37,7 +37,7 @@ FIELDS += ("device", "threads", "commit")
 class Way:
     """One way to take a step. phase: "later" tasks (BatchNorm frozen, a teacher) or the "first" (BatchNorm trains).
 
-    extra: measured with the smallest number of supports only.
+    extra: measured with the smallest number of supports only; on_request: only if --ways names it.
     """
 
     name: str
@@ -46,7 +46,9 @@ class Way:
     micro_batch: int = 0
     recompute: bool = False
     spill: Any = "device"
+    precision: str = "fp32"
     extra: bool = False
+    on_request: bool = False
 
 
 WAYS = (
@@ -57,6 +59,10 @@ WAYS = (
     Way("features, micro-batch 16", micro_batch=16, extra=True),
     Way("features, micro-batch 64", micro_batch=64, extra=True),
     Way("features, micro-batch 32, recompute", micro_batch=32, recompute=True, extra=True),
+    # Without bfloat16 instructions a CPU takes minutes for these: for small batches, or a GPU.
+    Way("features, bf16", precision="bf16", extra=True, on_request=True),
+    Way("features, micro-batch 32, bf16", micro_batch=32, precision="bf16", extra=True, on_request=True),
+    Way("features, recompute, bf16", recompute=True, precision="bf16", extra=True, on_request=True),
     Way("one pass", phase="first", extra=True),
     Way("recompute", phase="first", recompute=True, extra=True),
     Way("micro-batch 32", phase="first", micro_batch=32, extra=True),
@@ -91,7 +97,10 @@ def main(argv: list[str] | None = None) -> int:
 def missing(rows: list[dict[str, str]], options: argparse.Namespace) -> Iterator[tuple[Way, int, int]]:
     """What is not recorded yet, the ways taking turns."""
     done = {(row["phase"], row["way"], int(row["supports"]), int(row["round"])) for row in rows}
-    chosen = [way for way in WAYS if not options.ways or any(text in way.name for text in options.ways)]
+    if options.ways:
+        chosen = [way for way in WAYS if any(text in way.name for text in options.ways)]
+    else:
+        chosen = [way for way in WAYS if not way.on_request]
     for turn in range(options.rounds):
         for supports in options.supports:
             for way in chosen:
@@ -121,7 +130,7 @@ def take_step(way: Way, options: argparse.Namespace) -> dict[str, float]:
         folder = Path(name)
         how = passes.Passes(way.micro_batch, way.recompute, way.spill, folder)
         task = 4 if way.phase == "later" else 0
-        bench = StepBench(options, folder, task=task, how=how)
+        bench = StepBench(options, folder, task=task, how=how, precision=way.precision)
         device = bench.run.device
         teacher: teachers.Teacher = bench.teacher(way.teacher) if task else teachers.NoTeacher()
         accounting.forget_peak(device)

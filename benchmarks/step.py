@@ -80,10 +80,12 @@ class StepBench:
         *,
         task: int = 4,
         how: passes.Passes = NORMAL,
+        precision: str = "fp32",
     ) -> None:
         torch.manual_seed(0)
         sets = [f"unlabelled_batch={options.batch}", f"labelled_per_class={options.per_class}", "bank_views=1"]
         sets += ["unlabelled_fraction=1", "labels=8/class", "memory=64", f"device={options.device}"]
+        sets += [f"precision={precision}"]
         self.config = config.load("cifar10", map(typed.parse_assignment, sets))
         images, self.images = small_images(max(1000, 5 * options.batch), options.data_dir)
         labels = np.arange(len(images)) % 10
@@ -130,9 +132,10 @@ class StepBench:
             pool = self.teaching._pool(0)  # both teachers on the same views
             batch = self.batches.draw(0, number, pool)
             pixels = teachers.Pixels(self.views(batch.large), self.views(batch.small), self.views(batch.supports))
-        with self.phase("teacher"):
+        lower = networks.autocast(self.config.precision, self.run.device)
+        with self.phase("teacher"), lower:
             targets = teacher.targets(batch, pixels)
-        with self.phase("student forward"):
+        with self.phase("student forward"), lower:
             share = self.method.backbone_share(self.config)
             student = engine.embed(self.network, self.forward, pixels, batch, self.classes, share)
         with self.phase("losses"):

@@ -1,7 +1,7 @@
 """``--memory-budget``: from an amount of memory to the fastest settings that keep a run within it."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -79,26 +79,35 @@ def make_plan(
     budget = parse_bytes(config.memory_budget)
     say(f"measuring a few small steps on {device} to plan for {config.memory_budget} ...")
     accounting.one_heap()
-    best: dict[tuple[bool, bool, str], Option] = {}
-    smallest: Option | None = None
-    for option in _Planner(config, sizes, device, folder).options():
-        kind = (bool(option.config.micro_batch), option.config.recompute, option.config.spill)
-        if smallest is None or option.total < smallest.total:
-            smallest = option
-        fits, known = option.total <= budget * _SAFETY, best.get(kind)
-        if known is None or (fits and (known.total > budget * _SAFETY or option.seconds < known.seconds)):
-            best[kind] = option
-    fitting = [option for option in best.values() if option.total <= budget * _SAFETY]
-    if not fitting:
-        assert smallest is not None
-        raise ConfigError(
-            f"memory_budget={config.memory_budget}: too little for this run; the smallest that would work is "
-            f"{_round_up(smallest.total / _SAFETY)} ({smallest.name}; {describe(smallest.parts)})"
-        )
-    # One pass over the whole batch computes nothing twice: where it fits, no noise of a measurement rules it out.
-    chosen = min(fitting, key=lambda option: (option.computes_twice, option.seconds))
+    planner = _Planner(config, sizes, device, folder)
+    while True:
+        best = _best_of_each_kind(planner.options(), budget * _SAFETY)
+        fitting = [option for option in best if option.total <= budget * _SAFETY]
+        if not fitting:
+            smallest = min(planner.options(), key=lambda option: option.total)
+            raise ConfigError(
+                f"memory_budget={config.memory_budget}: too little for this run; the smallest that would work is "
+                f"{_round_up(smallest.total / _SAFETY)} ({smallest.name}; {describe(smallest.parts)})"
+            )
+        # One pass over the whole batch computes nothing twice: where it fits, no noise of a measurement rules it out.
+        chosen = min(fitting, key=lambda option: (option.computes_twice, option.seconds))
+        if not planner.confirm(chosen):
+            break
     base = baseline(chosen.config, device, folder, sizes.data_bytes if data_is_open else 0)
-    return Plan(chosen, budget, base, tuple(option for option in best.values() if option is not chosen))
+    return Plan(chosen, budget, base, tuple(option for option in best if option is not chosen))
+
+
+def _best_of_each_kind(options: Iterable[Option], limit: float) -> list[Option]:
+    """The fastest that fits, or else the smallest, of those that differ in the size of micro-batches only."""
+    kinds: dict[tuple[bool, bool, str], list[Option]] = {}
+    for option in options:
+        settings = option.config
+        kinds.setdefault((bool(settings.micro_batch), settings.recompute, settings.spill), []).append(option)
+    best = []
+    for members in kinds.values():
+        fitting = [option for option in members if option.total <= limit]
+        best.append(min(fitting, key=lambda o: o.seconds) if fitting else min(members, key=lambda o: o.total))
+    return best
 
 
 def baseline(config: Config, device: torch.device, folder: Path, data_bytes: int) -> int:
@@ -150,6 +159,15 @@ class _Planner:
                 continue  # what was asked for by hand stays
             yield self._with_bank(replace(config, micro_batch=size, recompute=recompute, spill=spill))
 
+    def confirm(self, option: Option) -> bool:
+        """Measures the option's own micro-batches; True where that had not been done yet."""
+        how = self._passes(option.config)
+        news = [self._prober.confirm(self._load(first=first), how) for first in (True, False)]
+        return any(news)
+
+    def _passes(self, config: Config) -> Passes:
+        return Passes(config.micro_batch, config.recompute, config.spill, self._folder)
+
     def _with_bank(self, config: Config) -> Option:
         """The bank where it is fastest; on disk where that does not fit; with fewer bits if the disk is too full."""
         assert config.memory_budget is not None
@@ -167,7 +185,7 @@ class _Planner:
         return option
 
     def _option(self, config: Config) -> Option:
-        how = Passes(config.micro_batch, config.recompute, config.spill, self._folder)
+        how = self._passes(config)
         first, last = self._load(first=True), self._load(first=False)
         costs = [(self._prober.step(first, how), first), (self._prober.step(last, how), last)]
         tasks = max(config.tasks, 1)
@@ -200,10 +218,10 @@ class _Planner:
         return probe.Load(config.views.large.count * batch + supports, config.views.small.count * batch, frozen)
 
     def _pixels(self, load: probe.Load) -> int:
-        """The rendered views of a step."""
+        """The rendered views of a step, and once more where those of one size are put together."""
         views = self._config.views
         values = load.large * views.large.size**2 + load.small * views.small.size**2
-        return 4 * len(views.mean) * values
+        return 2 * 4 * len(views.mean) * values
 
     def _bank_bytes(self, config: Config) -> int:
         views = config.views

@@ -42,7 +42,12 @@ def load(path: Path) -> dict[str, Any]:
 
 def write_text(path: Path, text: str) -> None:
     """A small file, written beside and renamed."""
-    _replace(path, text.encode(), "make room or choose another --out")
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
+    """The same for bytes."""
+    _replace(path, content, "make room or choose another --out")
 
 
 def sync_folder(path: Path) -> None:

@@ -1,6 +1,7 @@
 """The ``nncsl`` command: parses, calls, says how it ended. The commands themselves are in nncsl/commands."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -10,17 +11,18 @@ from nncsl.errors import UserError
 from nncsl.version import __version__
 
 _EXIT_CODES = """exit codes: 0 done; 1 an error inside nncsl; 2 a wrong flag, setting, data file or folder
-(one line says which); 130 interrupted (a run can be resumed)"""
+(one line says which); 3 a damaged feature bank; 130 interrupted (a run can be resumed)"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = build_parser().parse_args(argv)
+    arguments.typed = shlex.join(["nncsl", *(sys.argv[1:] if argv is None else argv)])
     try:
         return arguments.run(arguments) or 0
     except UserError as error:
         print(f"nncsl: {error}", file=sys.stderr)
-        return 2
+        return error.exit_code
     except BrokenPipeError:
         return 0
     except KeyboardInterrupt:
@@ -36,7 +38,8 @@ class _Version(argparse.Action):
         raise SystemExit(0)
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Everything that ``nncsl`` takes."""
     parser = argparse.ArgumentParser(
         prog="nncsl",
         description=f"nncsl {__version__}: continual semi-supervised learning with few labels and little memory.",

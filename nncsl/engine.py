@@ -28,11 +28,12 @@ from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, Task
 from nncsl.errors import UserError
 from nncsl.interruption import Interrupted, Interruption
-from nncsl.journal import Journal
+from nncsl.journal import open_journal
 from nncsl.methods.base import Classes, Losses, Student
 from nncsl.networks import Network
 from nncsl.passes import Forward
 from nncsl.progress import Reporter
+from nncsl.snapshots import keep_snapshot
 from nncsl.state import RunState
 from nncsl.teachers import Pixels, Render
 from nncsl.teaching import Teaching
@@ -71,7 +72,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Network, RunSt
     else:
         state = RunState.unpack(saved["state"])
         network.load_state_dict(saved["network"])
-    journal = Journal(run.folder / "metrics.jsonl")
+    journal = open_journal(run.folder)
     journal.rewind(state.task, state.epoch)
     state.peak(student=networks.nbytes(network), gradients=accounting.gradient_bytes(network))
     state.peak(teacher=0, bank=0, data=source.nbytes)
@@ -205,7 +206,7 @@ def record(state: RunState, losses: Losses, batch: Batch, stream: Stream) -> Non
 
 def measure(run: Run, network: Network, state: RunState, classes: Classes) -> None:
     """A row of the accuracy matrix, the accuracy over seen classes, and how well the next task is known already."""
-    logits, labels = evaluation.test_logits(network, run.source, run.config.views, run.device)
+    logits, projections, labels = evaluation.test_outputs(network, run.source, run.config.views, run.device)
     seen = classes.seen_mask(torch.device("cpu"))
     index = len(state.accuracy_matrix)
     state.accuracy_matrix.append(evaluation.accuracy_by_task(logits, labels, run.tasks, seen))
@@ -213,6 +214,7 @@ def measure(run: Run, network: Network, state: RunState, classes: Classes) -> No
     state.seen_accuracy.append(evaluation.percent(predicted, labels, classes.seen))
     if index + 1 < len(run.tasks):
         state.ahead.append(evaluation.accuracy_by_task(logits, labels, run.tasks, seen=None)[index + 1])
+    keep_snapshot(run.folder, index, projections, predicted, labels, run.source.class_names)
 
 
 def save(

@@ -4,6 +4,8 @@
 class UserError(Exception):
     """Something outside the program is not as it has to be; the message names it and says what to do."""
 
+    exit_code = 2
+
 
 class ConfigError(UserError, ValueError):
     """A setting is unknown, of the wrong type or impossible together with the others."""

@@ -52,6 +52,19 @@ def percent(predicted: Tensor, labels: Tensor, classes: tuple[int, ...]) -> floa
 
 def test_logits(network: Network, source: Source, policy: ViewPolicy, device: torch.device) -> tuple[Tensor, Tensor]:
     """Logits [n, C] over all classes and labels [n] of the whole test set."""
-    ids = np.arange(len(source.test))
-    logits = answers(network, source.test, ids, policy, device, lambda net, x: net.head(net(x).features))
-    return logits, torch.from_numpy(source.test_labels)
+    logits, _, labels = test_outputs(network, source, policy, device)
+    return logits, labels
+
+
+def test_outputs(
+    network: Network, source: Source, policy: ViewPolicy, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits [n, C] over all classes, projections [n, D] and labels [n] of the whole test set, from one pass."""
+
+    def both(net: Network, images: Tensor) -> Tensor:
+        outputs = net(images)
+        return torch.cat([net.head(outputs.features), outputs.projections], dim=1)
+
+    answered = answers(network, source.test, np.arange(len(source.test)), policy, device, both)
+    logits, projections = answered.split([source.num_classes, answered.shape[1] - source.num_classes], dim=1)
+    return logits, projections, torch.from_numpy(source.test_labels)

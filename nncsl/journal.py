@@ -2,17 +2,28 @@
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from nncsl.checkpoint import write_text
+
+
+class Mirror(Protocol):
+    """Something that follows the journal in a form of its own."""
+
+    def rebuild(self, lines: Iterable[dict[str, Any]]) -> None:
+        """These lines and no others."""
+
+    def add(self, line: dict[str, Any]) -> None:
+        """One more line."""
 
 
 class Journal:
     """Lines are written before the checkpoint that makes them true; `rewind` removes those that never became so."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, mirror: Mirror | None = None) -> None:
+        self._path, self._mirror = path, mirror
 
     def epoch(self, task: int, epoch: int, **values: float) -> None:
         self._append({"kind": "epoch", "task": task, "epoch": epoch, **values})
@@ -24,6 +35,8 @@ class Journal:
         """Keeps what happened before this epoch of this task."""
         kept = [line for line in self.read() if (line["task"], line.get("epoch", float("inf"))) < (task, epoch)]
         write_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
+        if self._mirror is not None:
+            self._mirror.rebuild(kept)
 
     def read(self) -> list[dict[str, Any]]:
         """All complete lines; a last one that was cut off is not there yet."""
@@ -37,3 +50,25 @@ class Journal:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
+        if self._mirror is not None:
+            self._mirror.add(line)
+
+
+def open_journal(folder: Path) -> Journal:
+    """The journal of the run in ``folder``, with the mirrors that the folder asks for by being there."""
+    from nncsl import tensorboard
+
+    events = folder / tensorboard.FOLDER
+    return Journal(folder / "metrics.jsonl", tensorboard.EventFile(events) if events.is_dir() else None)
+
+
+def flat(line: dict[str, Any]) -> dict[str, Any]:
+    """Lists and mappings as one entry each: accuracy [90.0, 80.0] becomes accuracy_0 and accuracy_1."""
+    entries: dict[str, Any] = {}
+    for name, value in line.items():
+        parts = dict(enumerate(value)) if isinstance(value, list) else value
+        if isinstance(parts, dict):
+            entries |= flat({f"{name}_{part}": inner for part, inner in parts.items()})
+        else:
+            entries[name] = value
+    return entries

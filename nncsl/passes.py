@@ -64,7 +64,7 @@ def inference_batch(size: int) -> int:
 
     It depends on the image size alone, whatever the training batch is, so that the stored bits do not either.
     """
-    return min(256, max(16, 2**16 // size**2))
+    return min(256, max(16, 2**15 // size**2))
 
 
 def _trains_batchnorm(network: Network) -> bool:

@@ -15,6 +15,8 @@ from nncsl.config import Config
 from nncsl.networks import Network
 from nncsl.passes import Passes
 
+_BESIDES = 1.25  # of what autograd holds: gradients of maps, and the heap's holes (measured: 1.1 to 1.3)
+
 
 @dataclass(frozen=True)
 class Load:
@@ -27,10 +29,19 @@ class Load:
 
 @dataclass(frozen=True)
 class Cost:
-    """Bytes above what was in use before, gradients included, and seconds."""
+    """Bytes above what was in use before, gradients included, and seconds; held: what autograd kept of those bytes.
+
+    What is held can be counted, so it grows exactly as it should. The rise holds everything, but what a process has in
+    use is a rough measure: of small steps, too rough to be extended without the other.
+    """
 
     rise: float
     seconds: float
+    held: float = 0.0
+
+    def growth(self, smaller: "Cost", images: int) -> float:
+        """Bytes per image from a smaller cost to this one: those measured, at least those counted and a quarter."""
+        return max(self.rise - smaller.rise, _BESIDES * (self.held - smaller.held), 0.0) / images
 
 
 class Prober:
@@ -39,6 +50,7 @@ class Prober:
     def __init__(self, network: Network, config: Config, device: torch.device) -> None:
         self._network, self._config, self._device = network, config, device
         self._known: dict[tuple[Passes, int, int, bool], Cost] = {}
+        self._confirmed: dict[tuple[Passes, bool], float] = {}
         # Larger images take longer and show their slope with fewer of them.
         self._few, self._more = (4, 16) if config.views.large.size <= 64 else (2, 6)
 
@@ -47,9 +59,26 @@ class Prober:
         if how.micro_batch:
             return self._in_micro_batches(load, how)
         low, high = (self._share(load, images, how) for images in (self._few, self._more))
-        times = (load.large - self._few) / (self._more - self._few)
-        rise = low.rise + (high.rise - low.rise) * times
+        per_image = high.growth(low, self._more - self._few)
+        rise = low.rise + per_image * (load.large - self._few)
         return Cost(rise, high.seconds * load.large / self._more)
+
+    def confirm(self, load: Load, how: Passes) -> bool:
+        """Measures two micro-batches of the wanted size instead of trusting a line through smaller ones.
+
+        Returns whether that was news; later answers take it into account.
+        """
+        key = (how, load.frozen)
+        if not how.micro_batch or key in self._confirmed:
+            return False
+        images = min(2 * how.micro_batch, load.large)
+        kept = 0.0
+        if how.spill == "device" and not load.frozen:
+            few = self._few // 2
+            low, twice = (self._share(load, size, replace(how, micro_batch=few)) for size in (2 * few, 4 * few))
+            kept = twice.growth(low, 2 * few)
+        self._confirmed[key] = self._share(load, images, how).rise + kept * (load.large - images)
+        return True
 
     def rehearse(self, how: Passes, *, frozen: bool) -> None:
         """A small pass, for what it leaves behind in the libraries."""
@@ -80,10 +109,11 @@ class Prober:
         kept = 0.0
         if how.spill == "device" and not load.frozen:
             twice = self._share(load, 4 * few, replace(how, micro_batch=few))
-            kept = max(0.0, twice.rise - low.rise) / (2 * few)
+            kept = twice.growth(low, 2 * few)
         # Both measurements hold two micro-batches' worth of what is kept; the rest belongs to one micro-batch.
-        slope = (high.rise - low.rise) / (more - few) - 2 * kept
+        slope = high.growth(low, more - few) - 2 * kept
         rise = low.rise - 2 * few * kept + max(0.0, slope) * (size - few) + kept * load.large
+        rise = max(rise, self._confirmed.get((how, load.frozen), 0.0))
         # Per image, a share of the time is lost on every micro-batch: seconds = a + b / size.
         per_image = low.seconds / (2 * few), high.seconds / (2 * more)
         lost = max(0.0, (per_image[0] - per_image[1]) / (1 / few - 1 / more))
@@ -96,7 +126,7 @@ class Prober:
         if key not in self._known:
             # Twice: on the first pass with new shapes the libraries behind convolutions allocate for good.
             first, second = (self._measure(how, large, small, frozen=load.frozen) for _ in range(2))
-            self._known[key] = Cost(second.rise, min(first.seconds, second.seconds))
+            self._known[key] = replace(second, seconds=min(first.seconds, second.seconds))
         return self._known[key]
 
     def _measure(self, how: Passes, large: int, small: int, *, frozen: bool) -> Cost:
@@ -109,18 +139,17 @@ class Prober:
         accounting.forget_peak(self._device)
         before = accounting.in_use(self._device)
         began = self._clock()
-        with networks.autocast(self._config.precision, self._device):
-            outputs = [forward(torch.cat([part])) for part in images]  # a step puts queries and supports together
-        loss = sum(
-            (o.projections.float().square().mean() + o.features.float().mean() for o in outputs), torch.zeros(())
-        )
-        loss.backward()  # type: ignore[no-untyped-call]
+        with accounting.saved_activations(self._network) as tally:
+            with networks.autocast(self._config.precision, self._device):
+                outputs = [forward(torch.cat([part])) for part in images]  # a step puts queries and supports together
+            losses = [o.projections.float().square().mean() + o.features.float().mean() for o in outputs]
+            torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
         seconds = self._clock() - began
         rise = accounting.process_peak(self._device) - before
         self._network.zero_grad(set_to_none=True)
         for name, value in self._network.named_buffers():
             value.copy_(state[name])
-        return Cost(rise, seconds)
+        return Cost(rise, seconds, tally.peak)
 
     def _clock(self) -> float:
         """Seconds; on a CPU those of this process, which others that run beside it don't lengthen."""

@@ -11,16 +11,17 @@ from rich.console import Console
 
 import kernels
 from featurebank.errors import BankError
-from nncsl import checkpoint, engine, evaluation, methods, metrics, planning, teachers, typed
+from nncsl import checkpoint, engine, evaluation, methods, metrics, planning, run_folder, teachers, typed
 from nncsl import config as configs
+from nncsl import tensorboard as events
 from nncsl.budget import baseline
 from nncsl.config import Config, parse_bytes
 from nncsl.data.catalog import open_data
-from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError, UserError
 from nncsl.interruption import Interrupted
+from nncsl.journal import open_journal
 from nncsl.progress import Reporter
 from nncsl.state import RunState
 from nncsl.versions import versions
@@ -32,37 +33,72 @@ class RunInterrupted(UserError):
     """The run stopped on request, with everything saved."""
 
 
-def start(config: Config, folder: Path | None, *, quiet: bool = False) -> dict[str, Any]:
-    """Trains from the beginning in ``folder`` (default: a new one below runs/); returns the summary."""
+def start(
+    config: Config,
+    folder: Path | None,
+    *,
+    quiet: bool = False,
+    report: bool = False,
+    tensorboard: bool = False,
+    command: str | None = None,
+) -> dict[str, Any]:
+    """Trains from the beginning in ``folder`` (default: a new one below runs/); returns the summary.
+
+    report: also write report.html at the end; tensorboard: also event files; command: what was typed, to be kept.
+    """
+    if tensorboard:
+        events.check_installed()
     method = methods.find(config.method)
     if method.one_task:
         config = replace(config, tasks=1, class_order=None)
-    config = _with_absolute_paths(config)
+    config = run_folder.with_absolute_paths(config)
     device = find_device(config.device)
     source, tasks = open_data(config)
-    folder = _new_folder(folder, config)
+    folder = run_folder.new_folder(folder, config)
     config, base = _within_budget(config, source, tasks, folder, device)
+    if tensorboard:
+        (folder / events.FOLDER).mkdir(exist_ok=True)
     checkpoint.write_text(folder / "config.yaml", configs.dump(config))
-    checkpoint.write_text(folder / "tasks.json", _describe_tasks(source, tasks))
-    return _train(config, source, tasks, folder, device, None, base, quiet=quiet)
+    checkpoint.write_text(folder / "tasks.json", run_folder.describe_tasks(source, tasks))
+    if command:
+        checkpoint.write_text(folder / "command.txt", command + "\n")
+    return _train(config, source, tasks, folder, device, None, base, quiet=quiet, report=report)
 
 
-def resume(folder: Path, overrides: list[dict[str, Any]], *, quiet: bool = False) -> dict[str, Any]:
-    """Continues the run in ``folder``. Where data lies and what computes may be said anew; other settings stay."""
-    started = typed.plain(_read_config(folder))
+def resume(
+    folder: Path,
+    overrides: list[dict[str, Any]],
+    *,
+    quiet: bool = False,
+    report: bool = False,
+    tensorboard: bool = False,
+) -> dict[str, Any]:
+    """Continues the run in ``folder``. Where data lies and what computes may be said anew; other settings stay.
+
+    ``tensorboard`` gives a run event files that was started without, from its first epoch on, even if it is complete.
+    """
+    started = typed.plain(run_folder.read_config(folder))
     wanted = started
     for override in overrides:
         wanted = typed.merge(wanted, override)
-    config = _with_absolute_paths(typed.build(Config, wanted))
-    _refuse_changes(folder, started, config)
+    config = run_folder.with_absolute_paths(typed.build(Config, wanted))
+    run_folder.refuse_changes(folder, started, config)
+    if tensorboard or (folder / events.FOLDER).is_dir():
+        events.check_installed()
+    if tensorboard:
+        (folder / events.FOLDER).mkdir(exist_ok=True)
     if (folder / "summary.json").exists():
         print(f"{folder} is complete")
+        if tensorboard:
+            open_journal(folder).rewind(config.tasks, 0)
+        if report and not (folder / "report.html").exists():
+            write_report(folder)
         return json.loads((folder / "summary.json").read_text())
     device = find_device(config.device)
     saved = checkpoint.load(folder / "checkpoint" / "state.pt")
-    _refuse_changes(folder / "checkpoint", saved["config"], config)
+    run_folder.refuse_changes(folder / "checkpoint", saved["config"], config)
     source, tasks = open_data(config)
-    if (folder / "tasks.json").read_text() != _describe_tasks(source, tasks):
+    if (folder / "tasks.json").read_text() != run_folder.describe_tasks(source, tasks):
         raise ConfigError(
             f"{folder / 'tasks.json'} records other tasks than {config.dataset} gives now: has its data changed?"
         )
@@ -73,12 +109,12 @@ def resume(folder: Path, overrides: list[dict[str, Any]], *, quiet: bool = False
         config = replace(config, bank_codec=codec)
     elif config.memory_budget:
         base = baseline(config, device, folder, source.nbytes)
-    return _train(config, source, tasks, folder, device, saved, base, quiet=quiet)
+    return _train(config, source, tasks, folder, device, saved, base, quiet=quiet, report=report)
 
 
 def evaluate(folder: Path) -> dict[str, Any]:
     """Accuracies of a run's last checkpoint: by the linear head, and by soft nearest neighbours among the memory."""
-    config = _read_config(folder)
+    config = run_folder.read_config(folder)
     saved = checkpoint.load(folder / "checkpoint" / "state.pt")
     state = RunState.unpack(saved["state"])
     source, tasks = open_data(config)
@@ -153,6 +189,7 @@ def _train(
     base: int,
     *,
     quiet: bool,
+    report: bool,
 ) -> dict[str, Any]:
     if device.type == "cuda":  # or a resumed run could not end bit for bit as an uninterrupted one
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
@@ -170,7 +207,19 @@ def _train(
         summary = summarize(state, config)
         checkpoint.write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
         reporter.table(f"results, in {folder}", _results(summary))
+    if report:
+        write_report(folder, (source, tasks))
     return summary
+
+
+def write_report(folder: Path, opened: tuple[Source, tuple[Task, ...]] | None = None) -> None:
+    """DIR/report.html; whatever goes wrong with it costs a line, not the run."""
+    from nncsl import report
+
+    try:
+        print(f"report: {report.write([folder], opened=opened)}")
+    except Exception as error:
+        print(f"no report ({type(error).__name__}: {error}); the run is complete: try nncsl report {folder}")
 
 
 def _results(summary: dict[str, Any]) -> list[tuple[str, str]]:
@@ -201,80 +250,3 @@ def _within_budget(
     planning.describe_plan(plan, Console())
     checkpoint.write_text(folder / "plan.json", json.dumps(planning.as_record(plan), indent=2) + "\n")
     return planning.planned(config, plan), plan.baseline
-
-
-def _describe_tasks(source: Source, tasks: tuple[Task, ...]) -> str:
-    """The split, so that a result can be traced to its images: classes, labeled images, and a count of the others."""
-    lines = [
-        {"classes": list(task.classes), "labeled": task.labeled.tolist(), "unlabeled_images": len(task.unlabeled)}
-        for task in tasks
-    ]
-    return json.dumps({"dataset": source.name, "fingerprint": source.fingerprint, "tasks": lines}) + "\n"
-
-
-def _new_folder(folder: Path | None, config: Config) -> Path:
-    if folder is None:
-        folder = _unused_folder(
-            f"{config.dataset.split('/')[-1].removeprefix('folder:')}-{config.method}-seed{config.seed}"
-        )
-    if folder.exists() and not _nothing_to_lose(folder):
-        raise ConfigError(f"--out {folder} is not empty: continue it with --resume {folder}, or choose another folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--out {folder} can't be created: {error.strerror}; choose another folder") from error
-    return folder
-
-
-def _nothing_to_lose(folder: Path) -> bool:
-    """An empty folder, or one whose run ended before its first checkpoint."""
-    ours = {"config.yaml", "plan.json", "tasks.json", "metrics.jsonl", "checkpoint"}
-    names = {path.name.removesuffix(".new") for path in folder.iterdir()} if folder.is_dir() else {"a file"}
-    return names <= ours and not (folder / "checkpoint" / "state.pt").exists()
-
-
-def _unused_folder(name: str) -> Path:
-    """runs/name, or with the first number behind it that is free."""
-    folder, number = Path("runs") / name, 1
-    while folder.exists():
-        number += 1
-        folder = Path("runs") / f"{name}-{number}"
-    return folder
-
-
-def _read_config(folder: Path) -> Config:
-    path = folder / "config.yaml"
-    if not path.exists():
-        raise ConfigError(
-            f"{folder} is not a run: {path.name} is not in it; nothing was saved yet, or it is another folder"
-        )
-    return configs.read(path)
-
-
-def _refuse_changes(folder: Path, recorded: dict[str, Any], wanted: Config) -> None:
-    movable = (
-        "data_dir",
-        "cache_dir",
-        "device",
-        "memory_budget",
-        "micro_batch",
-        "recompute",
-        "spill",
-        "bank_residency",
-    )
-    found = typed.differences(recorded, typed.plain(wanted))
-    shown = "; ".join(
-        f"{key} is {there!r} there, {here!r} was asked for" for key, there, here in found if key not in movable
-    )
-    if shown:
-        raise ConfigError(f"{folder} was started with another configuration: {shown}. Start a new run for that")
-
-
-def _with_absolute_paths(config: Config) -> Config:
-    """So that a run can be resumed from anywhere."""
-    paths = {name: getattr(config, name) for name in ("data_dir", "cache_dir", "class_list")}
-    paths["labels"] = config.labels if LabelBudget.parse(config.labels).file else None
-    absolute: dict[str, Any] = {name: str(Path(p).expanduser().resolve()) for name, p in paths.items() if p is not None}
-    if config.dataset.startswith("folder:"):
-        absolute["dataset"] = f"folder:{Path(config.dataset.removeprefix('folder:')).expanduser().resolve()}"
-    return replace(config, **absolute)

@@ -45,13 +45,13 @@ class Statistics(NamedTuple):
 def forward(network: Network, images: Tensor, passes: Passes) -> Outputs:
     """``network(images)`` with activations of ``passes.micro_batch`` images at a time; BatchNorm has to be training."""
     anchor = next(network.parameters())  # autograd skips functions without an input that needs a gradient
-    return Outputs(*_Staged.apply(network, network.prepare(images), passes, anchor))
+    return Outputs(*_Staged.apply(network, images, passes, anchor))
 
 
 def cut(network: Network) -> tuple[list[Segment], dict[str, BatchNorm]]:
     """The network's segments in order, and which BatchNorm normalizes the values at which cut."""
     convolution, stem_norm, *rest = network.stem
-    segments = [Segment(("images",), ("stem",), lambda images: (convolution(images),))]
+    segments = [Segment(("images",), ("stem",), lambda images: (convolution(network.prepare(images)),))]
     norms = {"stem": _norm(stem_norm)}
     reads: tuple[str, ...] = ("stem",)
     join: Callable[..., Tensor] = nn.Sequential(*rest)

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from nncsl.commands import bench, config, data, evaluate, plan, train
+from nncsl.commands import bank, bench, completion, config, data, evaluate, metrics, plan, report, train
 
-GROUPS = (train, plan, evaluate, config, data, bench)
+GROUPS = (train, plan, evaluate, report, metrics, config, data, bank, bench, completion)
 
 
 def add_all(commands: Any) -> None:

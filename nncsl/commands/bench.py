@@ -3,17 +3,24 @@
 import argparse
 from typing import Any
 
+from nncsl.commands.settings import command
+
 _BENCHMARKS = ("kernels", "bank", "views", "step", "memory", "budget")
 
 
 def add(commands: Any) -> None:
     """Declares the command."""
-    parser = commands.add_parser(
-        "bench", help="run a benchmark on this machine", description="Runs python -m benchmarks.NAME."
+    parser = command(
+        commands,
+        "bench",
+        _bench,
+        "run a benchmark on this machine",
+        "nncsl bench views",
+        "nncsl bench kernels --help",
     )
+    parser.description = "Runs python -m benchmarks.NAME."
     parser.add_argument("benchmark", choices=_BENCHMARKS)
     parser.add_argument("rest", nargs=argparse.REMAINDER, help="passed on to the benchmark; try --help")
-    parser.set_defaults(run=_bench)
 
 
 def _bench(arguments: argparse.Namespace) -> int:

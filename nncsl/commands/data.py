@@ -4,13 +4,17 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from nncsl.commands.settings import add_settings, command, configuration
+from nncsl.commands.settings import add_settings, command, configuration, group
 
 
 def add(commands: Any) -> None:
     """Declares the command and its three parts."""
-    parts = commands.add_parser("data", help="list, prepare and look at data sets").add_subparsers(
-        required=True, metavar="WHAT"
+    parts = group(
+        commands,
+        "data",
+        "list, prepare and look at data sets",
+        "nncsl data list",
+        "nncsl data show --out sheets",
     )
     command(parts, "list", _list, "the data sets, their protocol and what they need", "nncsl data list")
     prepare = command(

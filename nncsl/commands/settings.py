@@ -30,15 +30,24 @@ SETTINGS: dict[str, tuple[str, Callable[[str], Any], str]] = {
 
 def command(commands: Any, name: str, run: Callable[..., int], summary: str, *examples: str) -> argparse.ArgumentParser:
     """A parser for one command; ``run`` gets the parsed arguments and returns the exit code."""
-    parser = commands.add_parser(
+    parser = _described(commands, name, summary, examples)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def group(commands: Any, name: str, summary: str, *examples: str) -> Any:
+    """A command that has commands of its own: what they are declared on."""
+    return _described(commands, name, summary, examples).add_subparsers(required=True, metavar="WHAT")
+
+
+def _described(commands: Any, name: str, summary: str, examples: tuple[str, ...]) -> argparse.ArgumentParser:
+    return commands.add_parser(
         name,
         help=summary,
         description=summary[0].upper() + summary[1:] + ".",
         epilog="examples:\n  " + "\n  ".join(examples),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run=run)
-    return parser
 
 
 def add_settings(parser: argparse.ArgumentParser, flags: list[str]) -> None:

@@ -22,18 +22,27 @@ def add(commands: Any) -> None:
     add_settings(parser, list(SETTINGS))
     parser.add_argument("--out", metavar="DIR", help="where the run goes (default: a new folder below runs/)")
     parser.add_argument("--resume", metavar="DIR", help="continue the run in DIR; everything else comes from there")
-    parser.add_argument("--no-report", action="store_true", help="accepted for scripts: no report is written yet")
+    parser.add_argument("--no-report", action="store_true", help="don't write DIR/report.html at the end")
+    parser.add_argument(
+        "--tensorboard", action="store_true", help="also write event files to DIR/tensorboard; a resumed run goes on"
+    )
     parser.add_argument("--quiet", action="store_true", help="plain lines instead of progress bars")
 
 
 def _train(arguments: argparse.Namespace) -> int:
     from nncsl import run
 
+    options = {
+        "quiet": arguments.quiet,
+        "report": not arguments.no_report,
+        "tensorboard": arguments.tensorboard,
+    }
     try:
         if arguments.resume:
-            run.resume(Path(arguments.resume), overrides(arguments), quiet=arguments.quiet)
+            run.resume(Path(arguments.resume), overrides(arguments), **options)
         else:
-            run.start(configuration(arguments), Path(arguments.out) if arguments.out else None, quiet=arguments.quiet)
+            folder = Path(arguments.out) if arguments.out else None
+            run.start(configuration(arguments), folder, command=arguments.typed, **options)
     except run.RunInterrupted as error:
         print(f"nncsl: {error}", file=sys.stderr)
         return 130

@@ -69,12 +69,10 @@ def source_options(config: Config) -> SourceOptions:
 
 def check_known(config: Config) -> None:
     """What can be refused without opening the data: tasks, labels and memory against a known data set's size."""
+    if config.dataset not in SOURCES and not config.dataset.startswith("folder:"):
+        raise ConfigError(f"dataset={config.dataset!r}: expected one of {', '.join(SOURCES)}, or folder:PATH")
     facts = KNOWN.get(config.dataset)
-    if facts is None:
-        if not config.dataset.startswith("folder:"):
-            raise ConfigError(f"dataset={config.dataset!r}: expected one of {', '.join(SOURCES)}, or folder:PATH")
-        return
-    if config.class_list is not None:
+    if facts is None or config.class_list is not None:
         return
     check_tasks(config.tasks, facts.classes, config.dataset)
     check_memory(config.memory, facts.classes, config.tasks)
@@ -108,6 +106,8 @@ def describe() -> list[str]:
     """A table of the known data sets."""
     rows = [("data set", "classes", "train", "needs")]
     rows += [(name, str(f.classes), str(f.train_images), f.needs) for name, f in KNOWN.items()]
+    others = [name for name in SOURCES if name not in KNOWN]
+    rows += [(name, "?", "?", (SOURCES[name].__doc__ or "").split("\n")[0]) for name in others]
     rows.append(
         (
             "folder:PATH",

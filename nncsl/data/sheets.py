@@ -7,7 +7,8 @@ import numpy as np
 from nncsl.config import Config
 from nncsl.data.catalog import open_data
 from nncsl.data.policy import KINDS, ViewPolicy
-from nncsl.data.sources import ImageBatch
+from nncsl.data.sources import ImageBatch, Source
+from nncsl.data.tasks import Task
 from nncsl.data.views import make_views
 from nncsl.errors import DataError
 
@@ -24,19 +25,25 @@ def write_sheets(config: Config, folder: Path) -> list[Path]:
         members = labeled[source.train_labels[labeled] == label][:_COLUMNS]
         rows[source.class_names[label]] = _unpad(source.train.gather(members))
 
-    image = labeled[:1]
-    original = source.train.gather(image)
-    views = {"original": _unpad(original)}
-    for kind in KINDS:
-        views[kind] = _views(original, image, config.views, kind, config.seed)
+    views = views_of_one_image(config, source, tasks)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return [
             _save(rows, folder / f"{source.name}-labeled.png", f"{source.name}: labeled images ({config.labels})"),
-            _save(views, folder / f"{source.name}-views.png", f"{source.name}: views of training image {image[0]}"),
+            _save(views, folder / f"{source.name}-views.png", f"{source.name}: views of training image {labeled[0]}"),
         ]
     except OSError as error:
         raise DataError(f"{folder} can't be written: {error.strerror or error}; choose another --out") from error
+
+
+def views_of_one_image(config: Config, source: Source, tasks: tuple[Task, ...]) -> dict[str, list[np.ndarray]]:
+    """The first labeled image and ten views of it of each kind, uint8 [H, W, C] each."""
+    image = tasks[0].labeled[:1]
+    original = source.train.gather(image)
+    views = {"original": _unpad(original)}
+    for kind in KINDS:
+        views[kind] = _views(original, image, config.views, kind, config.seed)
+    return views
 
 
 def _views(original: ImageBatch, image: np.ndarray, policy: ViewPolicy, kind: str, seed: int) -> list[np.ndarray]:

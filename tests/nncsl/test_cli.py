@@ -32,7 +32,11 @@ def test_version_names_everything_and_the_device():
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["train"], ["config"], ["data"], ["data", "prepare"], ["data", "show"], ["bench"]]
+    "command",
+    [
+        *([], ["train"], ["eval"], ["metrics"], ["config"], ["data"], ["data", "prepare"], ["data", "show"], ["bank"]),
+        *(["bank", "query"], ["bench"], ["completion"]),
+    ],
 )
 def test_help_is_there_for_every_command(command):
     shown = nncsl(*command, "--help")

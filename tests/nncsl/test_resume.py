@@ -28,11 +28,11 @@ TIMES = {"seconds", "images_per_second", "peak_memory"}
 
 def command(folder, *assignments):
     settings = [part for a in (*SMALL, *assignments) for part in ("--set", a)]
-    return [sys.executable, "-m", "nncsl.cli", "train", "--quiet", "--out", str(folder), *settings]
+    return [sys.executable, "-m", "nncsl.cli", "train", "--quiet", "--no-report", "--out", str(folder), *settings]
 
 
 def resume(folder):
-    return [sys.executable, "-m", "nncsl.cli", "train", "--quiet", "--resume", str(folder)]
+    return [sys.executable, "-m", "nncsl.cli", "train", "--quiet", "--no-report", "--resume", str(folder)]
 
 
 def metrics(folder):
@@ -41,6 +41,13 @@ def metrics(folder):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     kept = [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
     return {k: v for k, v in summary.items() if k not in TIMES}, kept
+
+
+def snapshots(folder):
+    """What was kept of the test set at the tasks' boundaries."""
+    found = {path.name: path.read_bytes() for path in (folder / "snapshots").iterdir()}
+    assert found
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +98,7 @@ def test_killed_again_and_again_it_ends_bit_for_bit_the_same(tmp_path, environme
         killed += process.returncode != 0
     assert killed == kills
     assert metrics(broken) == metrics(whole)
+    assert snapshots(broken) == snapshots(whole)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,0 +1,1 @@
+"""Looking into a feature bank from outside a run: what it holds, whether it is whole, its rows, its neighbors."""

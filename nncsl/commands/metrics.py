@@ -1,0 +1,35 @@
+"""``nncsl metrics``: a run's curve for spreadsheets and plotting programs."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from nncsl.commands.settings import command
+
+
+def add(commands: Any) -> None:
+    """Declares the command."""
+    parser = command(
+        commands,
+        "metrics",
+        _metrics,
+        "write a run's losses and accuracies as csv: one row per epoch and per task",
+        "nncsl metrics runs/digits-nncsl-seed0",
+        "nncsl metrics runs/digits-nncsl-seed0 --out metrics.csv",
+    )
+    parser.add_argument("run_folder", metavar="DIR", help="the folder of a run")
+    parser.add_argument("--out", "-o", metavar="FILE", help="where to (default: standard output)")
+
+
+def _metrics(arguments: argparse.Namespace) -> int:
+    from nncsl.beside import written_beside
+    from nncsl.metrics_csv import table
+
+    text = table(Path(arguments.run_folder))
+    if arguments.out is None:
+        print(text, end="")
+        return 0
+    with written_beside(Path(arguments.out)) as beside:
+        beside.write_text(text)
+    print(arguments.out)
+    return 0

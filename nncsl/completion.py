@@ -1,0 +1,58 @@
+"""Completion scripts for shells, made from the command's own parser: what it takes is what they offer."""
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from nncsl.errors import UserError
+
+# What is a folder or a file on disk, by where argparse stores it.
+_FOLDERS = ("path", "run_folder", "of_run", "resume", "data_dir")
+_FILES_OR_FOLDERS = ("out",)
+
+
+def script(shell: str, parser: argparse.ArgumentParser) -> str:
+    """The script that completes ``parser``'s sub-commands, flags and their values in ``shell``."""
+    try:
+        import shtab
+    except ImportError as error:
+        raise UserError(f'completion needs shtab ({error}): pip install "nncsl[completion]"') from error
+    names = known_names()
+    for action in _actions(parser):
+        # Only offered, not demanded: a name that is not among them still gets the command's own, better error.
+        if action.dest in names and not action.choices:
+            action.choices = names[action.dest]
+        elif action.dest in _FOLDERS:
+            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+        elif action.dest in _FILES_OR_FOLDERS:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    return shtab.complete(parser, shell)
+
+
+def known_names() -> dict[str, list[str]]:
+    """The values that a setting is known to take, by the setting."""
+    from typing import get_args, get_type_hints
+
+    from featurebank.codecs import CODECS
+    from nncsl.config import Config, presets
+    from nncsl.data.sources import SOURCES
+    from nncsl.methods import METHODS
+
+    return {
+        "preset": presets(),
+        "dataset": [*SOURCES],  # not folder:PATH, whose colon means something to shells
+        "method": [*METHODS],
+        "teacher_mode": [*get_args(get_type_hints(Config)["teacher_mode"])],
+        "device": ["auto", "cpu", "cuda"],
+        "bank_codec": [*CODECS],
+    }
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[Any]:
+    """Every argument of the parser and of its sub-commands."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from _actions(inner)
+        else:
+            yield action

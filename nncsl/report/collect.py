@@ -1,0 +1,140 @@
+"""Run folders, finished or not, as plain records."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nncsl import metrics
+from nncsl.errors import UserError
+
+_NOT_CURVES = ("kind", "task", "epoch", "lr", "images_per_second", "unlabeled_accuracy")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run's folder says. Of a run that has not ended: what is known by now.
+
+    matrix: a row per finished task, percent; seen: accuracy over the classes seen after each; memory: peak bytes by
+    part; epochs: metrics.jsonl's epoch lines; tasks: each task's classes.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    tasks: tuple[tuple[int, ...], ...]
+    epochs: tuple[dict[str, Any], ...]
+    matrix: tuple[tuple[float, ...], ...]
+    seen: tuple[float, ...]
+    seconds: float | None
+    images_per_second: float | None
+    memory: dict[str, int]
+    summary: dict[str, Any] | None
+    command: str | None
+
+    @property
+    def complete(self) -> bool:
+        return self.summary is not None
+
+    @property
+    def finished(self) -> int:
+        """How many tasks are done."""
+        return len(self.matrix)
+
+    @property
+    def average_accuracy(self) -> float | None:
+        """Over all tasks; of an unfinished run, over those it has met."""
+        return metrics.average_accuracy([self.matrix[-1][: self.finished]]) if self.matrix else None
+
+    @property
+    def average_incremental_accuracy(self) -> float | None:
+        return metrics.average_incremental_accuracy(self.seen) if self.seen else None
+
+    @property
+    def forgetting(self) -> float | None:
+        return metrics.forgetting(self.matrix) if self.matrix else None
+
+    @property
+    def losses(self) -> list[str]:
+        """The loss parts that were recorded, in the order in which they first appear."""
+        return list(dict.fromkeys(key for line in self.epochs for key in line if key not in _NOT_CURVES))
+
+    @property
+    def memory_parts(self) -> dict[str, int]:
+        """Peak bytes of each part, without the whole and what it was held against."""
+        return {name: size for name, size in self.memory.items() if name not in ("total", "baseline", "budget")}
+
+    def curve(self, name: str) -> list[tuple[float, float]]:
+        """(epochs since the run began, value) for every epoch that recorded a finite one."""
+        each = int(self.config["epochs"])
+        known = [line for line in self.epochs if math.isfinite(line.get(name, math.nan))]
+        return [(line["task"] * each + line["epoch"] + 1, line[name]) for line in known]
+
+
+def collect(folder: Path) -> RunRecord:
+    """Reads a run's folder; a UserError names what is missing or damaged."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: expected the folder of a run, e.g. one below runs/")
+    if not (folder / "config.yaml").exists():
+        raise UserError(f"{folder} is not a run: no config.yaml in it; expected a folder that `nncsl train` wrote")
+    config = _read(folder / "config.yaml", yaml.safe_load)
+    if not isinstance(config, Mapping) or not {"method", "dataset", "epochs", "tasks"} <= set(config):
+        raise UserError(f"{folder / 'config.yaml'} is not the configuration of a run: method or dataset is missing")
+    lines = _read(folder / "metrics.jsonl", _journal) or []
+    tasks = _read(folder / "tasks.json", json.loads) or {"tasks": []}
+    summary = _read(folder / "summary.json", json.loads)
+    command = _read(folder / "command.txt", str.strip)
+    done = [line for line in lines if line["kind"] == "task"]
+    progress = _progress(folder) if summary is None else summary
+    return RunRecord(
+        folder=folder,
+        config=dict(config),
+        tasks=tuple(tuple(task["classes"]) for task in tasks["tasks"]),
+        epochs=tuple(line for line in lines if line["kind"] == "epoch"),
+        matrix=tuple(map(tuple, summary["accuracy_matrix"] if summary else (line["accuracy"] for line in done))),
+        seen=tuple(summary["seen_accuracy"] if summary else (line["seen_accuracy"] for line in done)),
+        seconds=progress.get("seconds"),
+        images_per_second=progress.get("images_per_second"),
+        memory=dict(progress.get("peak_memory", {})),
+        summary=summary,
+        command=command,
+    )
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted keys, as ``--set`` takes them."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + str(key): value}
+    return found
+
+
+def _journal(text: str) -> list[dict[str, Any]]:
+    """All complete lines: a run that is under way may be writing the last one just now."""
+    return [json.loads(line) for line in text.split("\n")[:-1]]
+
+
+def _read(path: Path, parse: Any) -> Any:
+    """The parsed file, None if there is none."""
+    if not path.exists():
+        return None
+    try:
+        return parse(path.read_text())
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{path} can't be read ({reason}): is this the folder of a run, and undamaged?") from error
+
+
+def _progress(folder: Path) -> dict[str, Any]:
+    """Time and memory of a run that has not ended, from its checkpoint."""
+    path = folder / "checkpoint" / "state.pt"
+    if not path.exists():
+        return {}
+    from nncsl import checkpoint
+
+    state = checkpoint.load(path)["state"]
+    rate = state["images"] / max(state["seconds"], 1e-9)
+    return {"seconds": state["seconds"], "images_per_second": rate, "peak_memory": state["peak_memory"]}

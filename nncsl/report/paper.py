@@ -1,0 +1,46 @@
+"""The paper's average accuracies, for runs whose setting they belong to."""
+
+import csv
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from nncsl.data.labels import LabelBudget
+from nncsl.errors import UserError
+
+_IMAGES_PER_CLASS = {"cifar10": 5000, "cifar100": 500, "imagenet100": 1300}
+
+
+def published(config: Mapping[str, Any]) -> tuple[float, float | None] | None:
+    """(average accuracy, its deviation if printed) for the same data, tasks, labels, memory and method; or None."""
+    if config["dataset"] not in _IMAGES_PER_CLASS or not _plain(config):
+        return None
+    for row in _table():
+        same = all(row[key] == str(config[key]) for key in ("dataset", "tasks", "method"))
+        memory = row["memory"] in ("", str(config.get("memory")))  # the paper names none where the method uses none
+        if same and memory and _labels(row["labels"], row) == _labels(str(config.get("labels")), row):
+            return float(row["average_accuracy"]), float(row["deviation"]) if row["deviation"] else None
+    return None
+
+
+def _plain(config: Mapping[str, Any]) -> bool:
+    """Not one of this package's own variations, and with the teacher that the paper's method has."""
+    taught = config.get("teacher_mode") != "none" and config.get("distillation") == "nnd"
+    return not config.get("unlabelled_memory") and (taught or config["method"] != "nncsl")
+
+
+def _labels(text: str, row: Mapping[str, str]) -> int | None:
+    """Labeled images per class, however they were asked for."""
+    try:
+        budget = LabelBudget.parse(text)
+    except UserError:
+        return None
+    if budget.fraction is not None:
+        return round(budget.fraction * _IMAGES_PER_CLASS[row["dataset"]])
+    return budget.per_class
+
+
+@cache
+def _table() -> list[dict[str, str]]:
+    return list(csv.DictReader((resources.files("nncsl.report") / "paper.csv").read_text().splitlines()))

@@ -1,0 +1,47 @@
+"""One training image and the views of it that the network learns from, as small PNG files inside the page."""
+
+import base64
+import io
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nncsl import checkpoint, typed
+from nncsl.config import Config
+from nncsl.errors import UserError
+
+_EACH, _LARGEST = 8, 128
+Opened = tuple[Any, Any]  # the source and its tasks, where the caller holds them already
+
+
+def tiles(folder: Path, settings: dict[str, Any], opened: Opened | None) -> dict[str, list[str]]:
+    """Kind of view -> images as data: URIs; drawn once, then kept in the run's folder. UserError without the data."""
+    path = folder / "snapshots" / "views.json"
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        pass
+    from nncsl.data.catalog import open_data
+    from nncsl.data.sheets import views_of_one_image
+
+    config = typed.build(Config, settings)
+    source, tasks = opened or open_data(config)
+    rows = views_of_one_image(config, source, tasks)
+    drawn = {kind: [_data_uri(pixels) for pixels in images[:_EACH]] for kind, images in rows.items()}
+    with suppress(UserError, OSError):  # in somebody else's folder they are drawn anew the next time
+        checkpoint.write_text(path, json.dumps(drawn))
+    return drawn
+
+
+def _data_uri(pixels: np.ndarray) -> str:
+    """pixels uint8 [H, W, C]."""
+    from PIL import Image
+
+    image = Image.fromarray(pixels.squeeze())
+    image.thumbnail((_LARGEST, _LARGEST))
+    png = io.BytesIO()
+    image.save(png, "png", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(png.getvalue()).decode()
