@@ -219,14 +219,21 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     from matplotlib import pyplot
 
     wanted = panels(rows)
-    figure, axes = pyplot.subplots(1, len(wanted), figsize=(5 * len(wanted), 4.2), squeeze=False)
+    figure, axes = pyplot.subplots(1, len(wanted), figsize=(4.6 * len(wanted), 4), squeeze=False, sharey=True)
     for axis, (title, phase, supports) in zip(axes[0], wanted, strict=True):
-        for number, cost in enumerate(costs(rows, phase, supports)):
-            axis.scatter(cost.time_ratio, cost.activations / 1e6, marker="osD^vP*X<>"[number % 10], label=cost.way)
-        axis.set(title=title, xlabel="time of a step, relative", yscale="log")
-        axis.set_ylabel("activations at the peak, MB")
-        axis.grid(alpha=0.3, which="both")
-        axis.legend(fontsize=6.5)
+        points = costs(rows, phase, supports)
+        for number, cost in enumerate(points):
+            place = (cost.time_ratio, cost.activations / 1e6)
+            axis.plot(*place, marker="osD^vP*X<>"[number % 10], markersize=7, color="#0b5394" if number else "#b3261e")
+            name = cost.way.removeprefix("features, ")
+            side, shift = ("right", -8) if cost.time_ratio < 0.95 else ("left", 8)
+            axis.annotate(name, place, xytext=(shift, -3), textcoords="offset points", ha=side, fontsize=7.5)
+        axis.set(title=title, xlabel=f"time of a step ({points[0].way} = 1)", xlim=(0.4, 2.0), yscale="log")
+        axis.set_ylim(150, 6500)
+        axis.set_yticks(ticks := (200, 500, 1000, 2000, 5000), [f"{tick:,}" for tick in ticks])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0][0].set_ylabel("activations at the peak, MB")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

@@ -202,9 +202,8 @@ class _Planner:
             "pixels": self._pixels(load),
             "rest": _REST,
         }
-        # A checkpoint is put together in memory, and an update exists once beside the weights: both between steps.
-        between = 2 * self._student + parts["teacher"]
-        parts["activations"] = int(max(rise.rise - parts["gradients"], self._inference, between - parts["pixels"]))
+        # Between steps an update exists once beside the weights.
+        parts["activations"] = int(max(rise.rise - parts["gradients"], self._inference, self._student))
         return Option(config, parts, seconds)
 
     def _load(self, *, first: bool) -> probe.Load:

@@ -102,6 +102,7 @@ def prepared(tmp_path_factory):
         assert cli.main(["train", *SHORT]) == 0
         assert cli.main(["train", "--preset", "cifar10", "--data-dir", "DATA", *SHORT]) == 0
         shutil.copytree("runs/digits-nncsl-seed0", "runs/first")
+        shutil.copytree("runs/digits-nncsl-seed0", "runs/half-done", ignore=shutil.ignore_patterns("summary.json"))
     return folder
 
 
