@@ -1,49 +1,145 @@
 """A campaign in a temporary folder: recorded once, skipped when recorded, made again when its settings change."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 import yaml
 
 from benchmarks.accuracy import __main__ as accuracy
+from benchmarks.accuracy import campaign, tables
+
+SMALL = {"network.width": 8, "network.hidden": 16, "tasks": 1, "epochs": 1}
 
 
 @pytest.fixture
-def campaign(tmp_path, monkeypatch):
+def write(tmp_path, monkeypatch):
+    """Writes a campaign of digits; results and runs stay below tmp_path."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(accuracy, "CAMPAIGNS", tmp_path)
-    monkeypatch.setattr(accuracy, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(campaign, "CAMPAIGNS", tmp_path)
+    monkeypatch.setattr(campaign, "RESULTS", tmp_path / "results")
 
-    def write(epochs):
-        small = {"network.width": 8, "network.hidden": 16, "tasks": 1, "epochs": epochs}
-        runs = {"csl": {"method": "csl"}, "er": {"method": "er"}}
-        content = {"preset": "digits", "seeds": [3], "settings": small, "runs": runs}
-        (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(content))
+    def written(name="tiny", runs=("csl", "er"), seeds=(3,), settings=SMALL, **more):
+        runs = runs if isinstance(runs, dict) else {run: {"method": run} for run in runs}
+        content = {"preset": "digits", "seeds": list(seeds), "settings": dict(settings), "runs": runs, **more}
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(content))
 
-    return write
+    return written
 
 
-def test_runs_are_recorded_skipped_and_made_again(campaign, tmp_path, capfd):
-    campaign(epochs=1)
-    assert accuracy.main(["run", "tiny", "--jobs", "2"]) == 0
-    record = json.loads((tmp_path / "results" / "tiny" / "csl-seed3.json").read_text())
+def record_of(tmp_path, run, seed=3, name="tiny"):
+    return json.loads((tmp_path / "results" / name / f"{run}-seed{seed}.json").read_text())
+
+
+def test_runs_are_recorded_skipped_and_made_again(write, tmp_path, capfd):
+    write()
+    assert accuracy.main(["run", "--jobs", "2", "tiny"]) == 0
+    record = record_of(tmp_path, "csl")
     assert record["config"]["method"] == "csl" and record["config"]["seed"] == 3
     assert record["summary"]["seed"] == 3 and "--seed 3" in record["command"] and record["commit"]
+    assert record["cpu_seconds"] > 0 and record["wall_seconds"] > 0 and record["machine"]["threads"] == 1
+    assert record["curves"]["task"] == [0] and 0 <= record["curves"]["unlabeled_accuracy"][0] <= 100
     capfd.readouterr()
-    assert accuracy.main(["run", "tiny"]) == 0
+    assert accuracy.main(["run", "tiny", "--threads", "1"]) == 0
     assert capfd.readouterr().out.count("recorded") == 2
-    campaign(epochs=2)
+    write(settings=SMALL | {"epochs": 2})
     accuracy.main(["table", "tiny"])
     assert "csl" not in capfd.readouterr().out  # what other settings made is not shown
-    assert accuracy.main(["run", "tiny"]) == 0
-    record = json.loads((tmp_path / "results" / "tiny" / "csl-seed3.json").read_text())
-    assert record["config"]["epochs"] == 2
+    assert accuracy.main(["run", "tiny", "--threads", "1"]) == 0
+    assert record_of(tmp_path, "csl")["config"]["epochs"] == 2
 
 
-def test_a_failure_is_said_and_ends_with_an_error(campaign, tmp_path, capfd):
-    campaign(epochs=1)
-    content = yaml.safe_load((tmp_path / "tiny.yaml").read_text())
-    content["runs"] = {"csl": {"method": "csl", "lr_peak": 1e30, "lr_start": 1e30}}
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(content))
-    assert accuracy.main(["run", "tiny"]) == 1
+def test_a_part_of_a_campaign_can_be_run(write, tmp_path):
+    write()
+    assert accuracy.main(["run", "tiny", "--only", "er", "--threads", "1"]) == 0
+    assert [path.stem for path in (tmp_path / "results" / "tiny").iterdir()] == ["er-seed3"]
+
+
+def test_what_another_campaign_recorded_is_not_made_again(write, tmp_path, capfd):
+    write("first", runs=["er"])
+    assert accuracy.main(["run", "first", "--threads", "1"]) == 0
+    write("second", runs={"replay": {"method": "er"}})
+    capfd.readouterr()
+    assert accuracy.main(["run", "second", "--threads", "1"]) == 0
+    assert "second: replay seed 3: recorded" in capfd.readouterr().out
+    assert not (tmp_path / "results" / "second").exists()
+
+
+def test_a_setting_that_is_new_since_a_record_has_its_default_there(write, tmp_path):
+    write(runs=["er"])
+    assert accuracy.main(["run", "tiny", "--threads", "1"]) == 0
+    path = tmp_path / "results" / "tiny" / "er-seed3.json"
+    record = json.loads(path.read_text())
+    del record["config"]["kd_temperature"]
+    path.write_text(json.dumps(record))
+    assert campaign.read("tiny").entries[0].record is not None
+    record["config"]["abandoned_setting"] = 1
+    path.write_text(json.dumps(record))
+    assert campaign.read("tiny").entries[0].record is None
+
+
+@pytest.mark.parametrize("method", ["csl", "joint"])
+def test_an_interrupted_run_goes_on(write, tmp_path, method):
+    """joint makes one task of what the preset gives it; its folder still is that of the same run."""
+    write(runs=[method], settings=SMALL | {"tasks": 2, "epochs": 8})
+    (entry,) = campaign.read("tiny").entries
+    command = [sys.executable, "-m", "nncsl.cli", "train", "--quiet", "--out", str(entry.folder), *entry.arguments]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    journal = entry.folder / "metrics.jsonl"
+    while not (journal.exists() and journal.read_text().count("\n") > 1):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    begun = journal.read_text().splitlines()[0]
+    assert "%" in campaign.run(entry, threads=1, data_dir=None)
+    assert journal.read_text().splitlines()[0] == begun  # images per second and all: it was not trained again
+    assert entry.record["cpu_seconds"] is None and len(entry.record["curves"]["epoch"]) == 8 * entry.config.tasks
+
+
+def test_a_failure_is_said_and_ends_with_an_error(write, capfd):
+    write(runs={"csl": {"method": "csl", "lr_peak": 1e30, "lr_start": 1e30}})
+    assert accuracy.main(["run", "tiny", "--threads", "1"]) == 1
     assert "failed" in capfd.readouterr().out
+
+
+def test_the_table_has_means_deviations_paper_and_differences(write, tmp_path, capfd):
+    write(runs=["er", "finetune"], seeds=(1, 2), reference="er", paper={"table": "main", "er": 36.3})
+    for seed, (first, second) in {1: (50.0, 44.0), 2: (54.0, 46.0)}.items():
+        for entry in campaign.read("tiny").entries:
+            if entry.seed == seed:
+                peak = {"total": 3e6, "teacher": 0, "bank": 1e6}
+                value = first if entry.name == "er" else second
+                summary = {"average_accuracy": value, "average_incremental_accuracy": 1.0, "forgetting": 2.0}
+                config = campaign.typed.plain(entry.config)
+                entry.result.parent.mkdir(parents=True, exist_ok=True)
+                record = {"summary": summary | {"peak_memory": peak}, "config": config, "cpu_seconds": 10.0}
+                entry.result.write_text(json.dumps(record))
+    header, (er, finetune) = tables.rows_of(campaign.read("tiny"))
+    er, finetune = dict(zip(header, er, strict=True)), dict(zip(header, finetune, strict=True))
+    assert er["average accuracy"] == "52.0 ± 2.8" and er["paper"] == "36.3" and finetune["paper"] == ""
+    assert er["CPU s"] == "10.0 ± 0.0" and er["bank MB"] == "1.0 ± 0.0"
+    assert finetune["minus er"] == "-7.0 ± 1.4"  # of 6 and 8: seeds are compared with themselves
+    accuracy.main(["table", "tiny", "--markdown"])
+    assert "| er | 2 | 36.3 | 52.0 ± 2.8 |" in capfd.readouterr().out
+
+
+def test_curves_are_drawn(write, tmp_path, capfd):
+    write(runs=["csl", "er"], settings=SMALL | {"tasks": 2})
+    accuracy.main(["plot", "tiny"])
+    assert "no curves" in capfd.readouterr().out
+    assert accuracy.main(["run", "tiny", "--threads", "1"]) == 0
+    assert accuracy.main(["plot", "tiny"]) == 0
+    drawn = (tmp_path / "results" / "tiny.png").read_bytes()
+    assert drawn.startswith(b"\x89PNG") and 3_000 < len(drawn) < 200_000
+
+
+@pytest.mark.parametrize("name", campaign.names())
+def test_recorded_campaigns_are_valid(name):
+    read = campaign.read(name)
+    assert read.entries and set(read.paper) <= set(read.runs)
+    assert read.reference is None or read.reference in read.runs
+    assert all(entry.config.seed < 100 for entry in read.entries)  # those from 100 on are for tuning

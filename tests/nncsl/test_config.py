@@ -40,6 +40,16 @@ def test_presets_hold_the_papers_numbers(preset):
     assert c.unlabelled_fraction == (0.5 if preset == "cifar10" else 1.0)
 
 
+@pytest.mark.parametrize("full", ["cifar10", "cifar100"])
+def test_small_presets_change_size_and_schedule_only(full):
+    """Tasks, labels, memory, views and losses are the paper's; what differs is said in REPRODUCIBILITY.md."""
+    paper, small = config.load(full), config.load(f"{full}-small")
+    differing = {key.split(".")[0] for key, *_ in typed.differences(typed.plain(paper), typed.plain(small))}
+    sizes = {"network", "unlabelled_fraction", "unlabelled_batch", "epochs", "warmup_epochs"}
+    assert differing <= sizes | {"lr_start", "lr_peak", "lr_end", "head_lr", "lambda_lin"}
+    assert config.preset_for(full) == full
+
+
 def test_a_methods_own_values_stand_between_preset_and_flags():
     er = load("method=er", preset="cifar10")
     assert (er.optimizer, er.lr_peak, er.momentum, er.warmup_epochs) == ("sgd", 0.1, 0.0, 0)

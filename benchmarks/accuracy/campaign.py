@@ -1,0 +1,203 @@
+"""A campaign is a list of runs and seeds; each finished run leaves a record: what was measured, how and where."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nncsl import config, methods, typed
+from nncsl.config import Config
+from nncsl.errors import ConfigError
+from nncsl.journal import Journal
+
+HERE = Path(__file__).parent
+CAMPAIGNS = HERE / "campaigns"
+RESULTS = HERE.parent / "results" / "accuracy"
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run of a campaign."""
+
+    campaign: str
+    name: str
+    seed: int
+    preset: str
+    settings: tuple[str, ...]
+
+    @property
+    def arguments(self) -> list[str]:
+        assignments = (part for s in self.settings for part in ("--set", s))
+        return ["--preset", self.preset, "--seed", str(self.seed), *assignments]
+
+    @cached_property
+    def config(self) -> Config:
+        """The resolved settings as the run itself will have them, but for where data lies and what computes."""
+        overrides = [{"seed": self.seed}, *map(typed.parse_assignment, self.settings)]
+        loaded = config.load(self.preset, overrides)
+        if methods.find(loaded.method).one_task:
+            loaded = replace(loaded, tasks=1, class_order=None)
+        return _comparable(loaded)
+
+    @property
+    def result(self) -> Path:
+        return RESULTS / self.campaign / f"{self.name}-seed{self.seed}.json"
+
+    @property
+    def folder(self) -> Path:
+        return Path("runs") / "campaigns" / self.campaign / f"{self.name}-seed{self.seed}"
+
+    @cached_property
+    def record(self) -> Record | None:
+        """What was recorded with the settings as they are now, here or by another campaign; None if nothing was."""
+        others = (path for path in sorted(RESULTS.glob("*/*.json")) if path != self.result)
+        for path in (self.result, *others):
+            if path.exists():
+                record = json.loads(path.read_text())
+                if _settings(record["config"]) == self.config:
+                    return record
+        return None
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """entries: all runs of the first seed before those of the second.
+
+    paper: the paper's value of a run, where it has one; reference: the run that the others' differences are taken to.
+    """
+
+    name: str
+    entries: list[Entry]
+    paper: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+    reference: str | None = None
+
+    @property
+    def runs(self) -> list[str]:
+        return list(dict.fromkeys(entry.name for entry in self.entries))
+
+    def records(self, run: str) -> dict[int, Record]:
+        """The recorded seeds of a run."""
+        return {e.seed: e.record for e in self.entries if e.name == run and e.record is not None}
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in CAMPAIGNS.glob("*.yaml"))
+
+
+def read(name: str) -> Campaign:
+    content = yaml.safe_load((CAMPAIGNS / f"{name}.yaml").read_text())
+    entries = []
+    for seed in content["seeds"]:
+        for run, settings in content["runs"].items():
+            merged = {**content.get("settings", {}), **(settings or {})}
+            assignments = tuple(f"{key}={value}" for key, value in merged.items())
+            entries.append(Entry(name, run, seed, content["preset"], assignments))
+    paper = dict(content.get("paper", {}))
+    return Campaign(name, entries, source=paper.pop("table", ""), paper=paper, reference=content.get("reference"))
+
+
+def run(entry: Entry, threads: int, data_dir: str | None) -> str:
+    """Runs or resumes an entry in a process of its own and records it; says in one line how that went."""
+    title = f"{entry.campaign}: {entry.name} seed {entry.seed}"
+    if entry.record is not None:
+        return f"{title}: recorded"
+    begun = _begun(entry)
+    arguments = [*entry.arguments, *(("--data-dir", data_dir) if data_dir else ())]
+    where = ["--resume", str(entry.folder)] if begun else ["--out", str(entry.folder), *arguments]
+    commit = _git("rev-parse", "HEAD")
+    commit += "+changes" if _git("status", "--porcelain", "-uno", "--", ":!/benchmarks/results") else ""
+    started = time.monotonic()
+    failure, cpu_seconds = _train(where, threads)
+    if failure:
+        return f"{title}: failed ({failure})"
+    record = {
+        "summary": json.loads((entry.folder / "summary.json").read_text()),
+        "command": "nncsl train " + " ".join(entry.arguments),
+        "config": typed.plain(entry.config),
+        "commit": commit,
+        "machine": {"processor": _processor(), "cores": os.cpu_count(), "threads": threads},
+        # Of the whole process: data, sweeps and evaluation too. A resumed run's first part is not known any more.
+        "wall_seconds": None if begun else round(time.monotonic() - started, 1),
+        "cpu_seconds": None if begun else round(cpu_seconds, 1),
+        "curves": curves(Journal(entry.folder / "metrics.jsonl").read()),
+    }
+    entry.result.parent.mkdir(parents=True, exist_ok=True)
+    beside = entry.result.with_suffix(".new")
+    beside.write_text(json.dumps(record) + "\n")
+    beside.replace(entry.result)
+    vars(entry).pop("record", None)  # looked up before it was there
+    return f"{title}: {record['summary']['average_accuracy']:.1f}%"
+
+
+def curves(lines: list[Record]) -> dict[str, list[float | None]]:
+    """The journal's epochs as columns, four digits each; a value that an epoch lacks (no teacher yet) is None."""
+    epochs = [line for line in lines if line["kind"] == "epoch"]
+    names = dict.fromkeys(key for line in epochs for key in line if key not in ("kind", "images_per_second"))
+    return {name: [_short(line.get(name)) for line in epochs] for name in names}
+
+
+def _begun(entry: Entry) -> bool:
+    """Whether the entry's folder holds the beginning of this run; that of one with other settings is removed."""
+    if not (entry.folder / "checkpoint" / "state.pt").exists():
+        return False
+    if _settings(yaml.safe_load((entry.folder / "config.yaml").read_text())) == entry.config:
+        return True
+    shutil.rmtree(entry.folder)
+    return False
+
+
+def _train(where: list[str], threads: int) -> tuple[str, float]:
+    """(why it failed or "", CPU seconds of the process)"""
+    command = [sys.executable, "-m", "nncsl.cli", "train", "--quiet", "--no-report", *where]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        lines = process.stderr.read().strip().splitlines()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        return (lines or [f"exit code {process.returncode}"])[-1], 0.0
+    return "", usage.ru_utime + usage.ru_stime
+
+
+def _settings(recorded: Record) -> Config | None:
+    """Recorded settings; those that did not exist yet have their defaults. None: one of them means nothing any more."""
+    try:
+        return _comparable(typed.build(Config, recorded))
+    except ConfigError:
+        return None
+
+
+def _comparable(settings: Config) -> Config:
+    return replace(settings, data_dir=None, cache_dir=None, device="auto")
+
+
+def _short(value: float | None) -> float | None:
+    return value if value is None else float(f"{value:.4g}")
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=HERE).stdout.strip()
