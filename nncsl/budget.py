@@ -190,7 +190,7 @@ class _Planner:
         costs = [(self._prober.step(first, how), first), (self._prober.step(last, how), last)]
         tasks = max(config.tasks, 1)
         seconds = (costs[0][0].seconds + (tasks - 1) * costs[1][0].seconds) / tasks
-        rise, load = max(costs, key=lambda pair: pair[0].rise)
+        rise, load = max(costs, key=lambda pair: pair[0].rise + self._pixels(pair[1]))
         distills = methods.find(config.method).distills and tasks > 1
         parts = {
             "student": self._student,
