@@ -1,17 +1,9 @@
-"""Triton kernels run on the GPU where there is one, and in Triton's interpreter elsewhere.
-
-The interpreter has to be chosen before triton is imported for the first time, hence here.
-"""
-
-import os
+"""Triton kernels run on the GPU where there is one, and in Triton's interpreter elsewhere."""
 
 import pytest
 import torch
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)] if torch.cuda.is_available() else ["cpu"]
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(params=DEVICES)
