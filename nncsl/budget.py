@@ -47,6 +47,11 @@ class Option:
         return bool(self.config.micro_batch or self.config.recompute)
 
     @property
+    def extras(self) -> int:
+        """Recomputation, and cuts that are moved: work that the same option without them does not have."""
+        return int(self.config.recompute) + int(self.config.spill != "device")
+
+    @property
     def name(self) -> str:
         chosen = self.config
         words = [f"micro-batch {chosen.micro_batch}"] if chosen.micro_batch else ["whole batch"]
@@ -89,8 +94,8 @@ def make_plan(
                 f"memory_budget={config.memory_budget}: too little for this run; the smallest that would work is "
                 f"{_round_up(smallest.total / _SAFETY)} ({smallest.name}; {describe(smallest.parts)})"
             )
-        # One pass over the whole batch computes nothing twice: where it fits, no noise of a measurement rules it out.
-        chosen = min(fitting, key=lambda option: (option.computes_twice, option.seconds))
+        # What does less can't be slower: where it fits, no noise of a measurement rules it out.
+        chosen = min(fitting, key=lambda option: (option.computes_twice, option.extras, option.seconds))
         if not planner.confirm(chosen):
             break
     base = baseline(chosen.config, device, folder, sizes.data_bytes if data_is_open else 0)
