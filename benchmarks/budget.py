@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bank_history import current_commit
+from nncsl.checkpoint import write_text
 from nncsl.config import parse_bytes
 
 RESULTS = Path(__file__).parent / "results" / "budget.json"
@@ -40,10 +41,7 @@ def main(argv: list[str] | None = None) -> int:
             continue
         print(f"{budget} ...", flush=True)
         results.append(watch(budget, options))
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        beside = options.out.with_suffix(".new")
-        beside.write_text(json.dumps(results, indent=1) + "\n")
-        beside.replace(options.out)
+        write_text(options.out, json.dumps(results, indent=1) + "\n")
     show(results)
     return 0
 

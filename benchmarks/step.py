@@ -24,6 +24,7 @@ from rich.table import Table
 
 from benchmarks.views import quantiles, small_images
 from nncsl import accounting, config, engine, methods, networks, optim, passes, teachers, typed
+from nncsl.checkpoint import write_text
 from nncsl.data.batches import Batches
 from nncsl.data.images import ArrayImages
 from nncsl.data.sources import Source
@@ -63,10 +64,7 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         report = measure(options, StepBench(options, Path(folder)))
     show(report)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    beside = options.out.with_suffix(".new")
-    beside.write_text(json.dumps(report, indent=1) + "\n")
-    beside.replace(options.out)
+    write_text(options.out, json.dumps(report, indent=1) + "\n")
     return 0
 
 

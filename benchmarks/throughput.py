@@ -22,6 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.views import small_images
 from nncsl import config, engine, methods, networks, optim
+from nncsl.checkpoint import write_text
 from nncsl.config import Config, NetworkConfig
 from nncsl.data.batches import Batches, Pool
 from nncsl.data.images import ArrayImages
@@ -65,10 +66,7 @@ def main(argv: list[str] | None = None) -> int:
     ]
     report["step"] = step_parts(settings, options.data_dir, options.repeats)
     show(report)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    beside = options.out.with_suffix(".new")
-    beside.write_text(json.dumps(report, indent=1) + "\n")
-    beside.replace(options.out)
+    write_text(options.out, json.dumps(report, indent=1) + "\n")
     return 0
 
 

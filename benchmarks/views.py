@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.datasets import load_sample_images
 
+from nncsl.checkpoint import write_text
 from nncsl.data import colors, crops, views
 from nncsl.data.views import Crop, ViewPolicy, draw, make_views, render
 from nncsl.torchvision_compat import torchvision
@@ -76,10 +77,7 @@ def main(argv: list[str] | None = None) -> int:
             "operations": operations(small, options.repeats),
         }
     show(report)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    beside = options.out.with_suffix(".tmp")
-    beside.write_text(json.dumps(report, indent=1) + "\n")
-    beside.replace(options.out)
+    write_text(options.out, json.dumps(report, indent=1) + "\n")
     return 0
 
 
