@@ -1,6 +1,7 @@
 """The ``nncsl`` command: parses, calls, says how it ended. The commands themselves are in nncsl/commands."""
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,9 @@ _EXIT_CODES = """exit codes: 0 done; 1 an error inside nncsl; 2 a wrong flag, se
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
+    # GNU OpenMP's threads wait for each other in a busy loop, by default for so long that a core shared with another
+    # process loses most of its time to it. Read when torch is loaded, which no command has done yet.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     arguments = build_parser().parse_args(argv)
     arguments.typed = shlex.join(["nncsl", *(sys.argv[1:] if argv is None else argv)])
     try:

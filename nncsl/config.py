@@ -81,6 +81,7 @@ class Config:
     lr_start: float = 0.08
     lr_peak: float = 0.4
     lr_end: float = 0.032
+    lars_trust: float = 0.001
     head_lr: float = 0.12
     momentum: float = 0.9
     weight_decay: float = 1e-5
@@ -163,7 +164,7 @@ def _check_ranges(config: Config) -> None:
     for name, least in at_least.items():
         if getattr(config, name) < least:
             raise ConfigError(f"{name}={getattr(config, name)}: expected {least} or more")
-    for name in ("tau", "sharpening", "lr_peak", "kd_temperature"):
+    for name in ("tau", "sharpening", "lr_peak", "lars_trust", "kd_temperature"):
         if not getattr(config, name) > 0:
             raise ConfigError(f"{name}={getattr(config, name)}: expected a number above 0")
     for name, low, high in (("unlabelled_fraction", 0, 1), ("smoothing", 0, 1), ("test_fraction", 0, 1)):

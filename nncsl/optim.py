@@ -53,7 +53,7 @@ class Lars(torch.optim.Optimizer):
 
 def build(network: nn.Module, config: Config) -> Lars:
     """Weights adapt and decay; biases and normalization parameters do neither; the head has its own learning rate."""
-    trust = 0.001 if config.optimizer == "lars" else 0.0
+    trust = config.lars_trust if config.optimizer == "lars" else 0.0
     groups = []
     for is_head, peak in ((False, config.lr_peak), (True, config.head_lr)):
         chosen = [(n, p) for n, p in network.named_parameters() if n.startswith("head.") == is_head and p.requires_grad]

@@ -35,6 +35,7 @@ def test_presets_hold_the_papers_numbers(preset):
     assert (*found, c.unlabelled_batch, c.labelled_per_class, c.views.color, *crops) == PAPER[preset]
     shared = (c.weight_decay, c.momentum, c.tau, c.sharpening, c.smoothing, c.lambda_mem, c.lambda_lin, c.lambda_nnd)
     assert shared == (1e-5, 0.9, 0.1, 0.25, 0.1, 1, 0.005, 0.2)
+    assert c.optimizer == "lars" and c.lars_trust == 0.001
     assert (c.head_lr, c.network.projection, c.network.width, c.network.blocks) == (0.12, 128, 64, (2, 2, 2, 2))
     assert c.batchnorm == "freeze-after-first"
     assert c.unlabelled_fraction == (0.5 if preset == "cifar10" else 1.0)
@@ -46,7 +47,7 @@ def test_small_presets_change_size_and_schedule_only(full):
     paper, small = config.load(full), config.load(f"{full}-small")
     differing = {key.split(".")[0] for key, *_ in typed.differences(typed.plain(paper), typed.plain(small))}
     sizes = {"network", "unlabelled_fraction", "unlabelled_batch", "epochs", "warmup_epochs"}
-    assert differing <= sizes | {"lr_start", "lr_peak", "lr_end", "head_lr", "lambda_lin"}
+    assert differing <= sizes | {"lr_start", "lr_peak", "lr_end", "lars_trust", "head_lr", "lambda_lin"}
     assert config.preset_for(full) == full
 
 

@@ -11,9 +11,10 @@ def network():
     return networks.build(config.load("digits").network, channels=1, num_classes=10, seed=0)
 
 
-def test_exclusions_and_the_heads_own_rate():
+@pytest.mark.parametrize("trust", [0.001, 0.02])
+def test_exclusions_and_the_heads_own_rate(trust):
     """Weights adapt and decay; biases and all normalization parameters, the shortcut's too, do neither."""
-    net, c = network(), config.load("cifar10")
+    net, c = network(), config.load("cifar10", [{"lars_trust": trust}])
     names = {id(p): name for name, p in net.named_parameters()}
     norms = {
         f"{n}.{k}"
@@ -27,7 +28,7 @@ def test_exclusions_and_the_heads_own_rate():
             name = names[id(p)]
             seen.add(name)
             plain = name in norms or name.endswith("bias")
-            assert (group["trust"] == 0 and group["weight_decay"] == 0) if plain else group["trust"] == 0.001, name
+            assert (group["trust"] == 0 and group["weight_decay"] == 0) if plain else group["trust"] == trust, name
             assert plain or group["weight_decay"] == 1e-5
             assert group["peak"] == (c.head_lr if name.startswith("head.") else c.lr_peak)
     assert seen == set(names.values()) and any("shortcut" in name for name in norms)
