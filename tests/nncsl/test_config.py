@@ -47,7 +47,7 @@ def test_small_presets_change_size_and_schedule_only(full):
     paper, small = config.load(full), config.load(f"{full}-small")
     differing = {key.split(".")[0] for key, *_ in typed.differences(typed.plain(paper), typed.plain(small))}
     sizes = {"network", "unlabelled_fraction", "unlabelled_batch", "epochs", "warmup_epochs"}
-    assert differing <= sizes | {"lr_start", "lr_peak", "lr_end", "lars_trust", "head_lr", "lambda_lin"}
+    assert differing <= sizes | {"lr_start", "lr_peak", "lr_end", "lars_trust", "head_lr", "batchnorm"}
     assert config.preset_for(full) == full
 
 
