@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     results = json.loads(options.out.read_text()) if options.out.exists() else []
     for budget in options.budgets:
-        if any(result["budget"] == budget for result in results):
+        if any(result["budget"] == budget and result.get("command") == shown(budget, options) for result in results):
             continue
         print(f"{budget} ...", flush=True)
         results.append(watch(budget, options))
@@ -62,7 +62,8 @@ def watch(budget: str, options: argparse.Namespace) -> dict[str, Any]:
                 highest = max(highest, resident(child.pid))
                 time.sleep(0.02)
         if child.returncode:
-            return {"budget": budget, "refused": (folder / "log").read_text().splitlines()[-1]}
+            refused = (folder / "log").read_text().splitlines()[-1]
+            return {"budget": budget, "refused": refused, "command": shown(budget, options)}
         plan = json.loads((folder / "run" / "plan.json").read_text())
         own = json.loads((folder / "run" / "summary.json").read_text())["peak_memory"]["total"]
     return {
@@ -72,9 +73,13 @@ def watch(budget: str, options: argparse.Namespace) -> dict[str, Any]:
         "planned": plan["total"],
         "measured": max(highest, own) - plan["baseline"],
         "of_budget": round((max(highest, own) - plan["baseline"]) / parse_bytes(budget), 4),
-        "command": f"nncsl train --preset cifar10 --memory-budget {budget} " + " ".join((*SETTINGS, *options.set)),
+        "command": shown(budget, options),
         "commit": current_commit(),
     }
+
+
+def shown(budget: str, options: argparse.Namespace) -> str:
+    return f"nncsl train --preset cifar10 --memory-budget {budget} " + " ".join((*SETTINGS, *options.set))
 
 
 def with_few_test_images(data_dir: Path, to: Path) -> None:

@@ -27,6 +27,7 @@ from rich.table import Table
 from benchmarks.bank_history import current_commit
 from benchmarks.step import StepBench
 from nncsl import accounting, passes, teachers
+from nncsl.run import find_device
 
 RESULTS = Path(__file__).parent / "results"
 FIELDS = ("phase", "supports", "way", "round", "seconds", "cpu_seconds", "activations", "peak", "before")
@@ -78,12 +79,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3, help="turns that every way gets (default: %(default)s)")
     parser.add_argument("--ways", nargs="+", metavar="TEXT", help="only ways with these names, or that contain them")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--out", type=Path, default=RESULTS / "memory.csv", help="csv file (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="csv file (default: memory.csv in results, or one beside it)")
     parser.add_argument("--only", type=int, metavar="N", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.only is not None:
         print(json.dumps(take_step(WAYS[options.only], options)))
         return 0
+    device = find_device(options.device).type
+    if options.out is None:
+        other = ("" if device == "cpu" else f"-{device}") + ("" if options.batch == 256 else f"-batch{options.batch}")
+        options.out = RESULTS / f"memory{other}.csv"
     rows = list(read(options.out))
     for way, supports, turn in missing(rows, options):
         print(f"round {turn + 1} of {options.rounds}: {way.name}, {supports} supports ...", flush=True)

@@ -1,5 +1,7 @@
 """A run's plan for its memory: what is known of the data, the settings chosen, and the table that says so."""
 
+import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +11,17 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from nncsl.budget import Option, Plan, Sizes, make_plan
+from nncsl import methods
+from nncsl.budget import Plan, make_plan
 from nncsl.config import Config
 from nncsl.data.catalog import KNOWN, check_known, open_data
 from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
+from nncsl.options import Option, Sizes
+
+PLANNED = ("micro_batch", "recompute", "spill", "bank_residency", "bank_codec")
 
 
 def for_run(
@@ -32,12 +38,14 @@ def for_run(
 
 def without_training(config: Config, device: torch.device, say: Callable[[str], None]) -> Plan:
     """The plan that a run would have. Its images are not needed: known data sets are known by their size."""
+    config = methods.settled(config)
     check_known(config)
+    folder = Path() if os.access(".", os.W_OK) else Path(tempfile.gettempdir())
     if config.data_dir or config.dataset.startswith("folder:") or config.dataset == "digits":
         source, tasks = open_data(config)
-        return for_run(config, source, tasks, device, Path(), say)
+        return for_run(config, source, tasks, device, folder, say)
     say(f"without --data-dir: counting on {config.dataset} as it is published")
-    return make_plan(config, expected_sizes(config), device, Path(), say, data_is_open=False)
+    return make_plan(config, expected_sizes(config), device, folder, say, data_is_open=False)
 
 
 def measured_sizes(source: Source, tasks: tuple[Task, ...]) -> Sizes:
@@ -69,8 +77,7 @@ def expected_sizes(config: Config) -> Sizes:
 def planned(config: Config, plan: Plan) -> Config:
     """The configuration with what was planned filled in."""
     chosen = plan.chosen.config
-    names = ("micro_batch", "recompute", "spill", "bank_residency", "bank_codec")
-    return replace(config, **{name: getattr(chosen, name) for name in names})
+    return replace(config, **{name: getattr(chosen, name) for name in PLANNED})
 
 
 def describe_plan(plan: Plan, console: Console) -> None:
@@ -82,7 +89,7 @@ def describe_plan(plan: Plan, console: Console) -> None:
     for name, value in (
         ("micro-batch", str(settings.micro_batch or "whole batch")),
         ("recompute blocks", "yes" if settings.recompute else "no"),
-        ("first task keeps its cuts", f"on {settings.spill}" if settings.micro_batch else "-"),
+        ("cuts while BatchNorm trains", f"on {settings.spill}" if settings.micro_batch else "-"),
         ("bank", f"{settings.bank_codec}, {settings.bank_residency}" if settings.teacher_mode == "features" else "-"),
     ):
         table.add_row(name, value)
@@ -101,18 +108,18 @@ def describe_plan(plan: Plan, console: Console) -> None:
 def as_record(plan: Plan) -> dict[str, Any]:
     """The plan as plain values, for ``--json``."""
     chosen = plan.chosen
-    names = ("micro_batch", "recompute", "spill", "bank_residency", "bank_codec")
     return {
+        "device": plan.device,
         "budget": plan.budget,
         "baseline": plan.baseline,
         "total": chosen.total,
         "parts": chosen.parts,
-        "settings": {name: getattr(chosen.config, name) for name in names},
+        "settings": {name: getattr(chosen.config, name) for name in PLANNED},
         "others": [{"name": o.name, "total": o.total, "time": o.seconds / chosen.seconds} for o in plan.others],
     }
 
 
 def _line(option: Option, plan: Plan) -> tuple[str, str, str, str]:
     time = option.seconds / plan.chosen.seconds
-    verdict = "chosen" if option is plan.chosen else ("yes" if option.total <= plan.budget else "no")
+    verdict = "chosen" if option is plan.chosen else ("yes" if option.total <= plan.limit else "no")
     return option.name, f"{option.total / 1e6:,.0f} MB", f"{time:.2f}x", verdict

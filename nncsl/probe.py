@@ -86,7 +86,7 @@ class Prober:
         self._measure(how, images, images, frozen=frozen)
 
     def inference(self) -> float:
-        """Bytes that a pass without gradient takes: sweeps and evaluation."""
+        """Bytes that a pass without gradient takes: sweeps and, always in fp32, evaluation."""
         size = self._config.views.large.size
         was_training = [module.training for module in self._network.modules()]
         self._network.eval()
@@ -94,7 +94,7 @@ class Prober:
         for _ in range(2):  # the second counts, as in _share
             accounting.forget_peak(self._device)
             before = accounting.in_use(self._device)
-            with torch.no_grad(), networks.autocast(self._config.precision, self._device):
+            with torch.no_grad():
                 self._network(images)
             rise = accounting.process_peak(self._device) - before
         for module, training in zip(self._network.modules(), was_training, strict=True):
@@ -121,7 +121,8 @@ class Prober:
 
     def _share(self, load: Load, large: int, how: Passes) -> Cost:
         """A step with ``large`` images of the large size and the small ones in proportion."""
-        small = max(1, round(load.small * large / load.large)) if load.small else 0
+        # At least two: one alone has no variance for BatchNorm to train with.
+        small = min(load.small, max(2, round(load.small * large / load.large)))
         key = (how, large, small, load.frozen)
         if key not in self._known:
             # Twice: on the first pass with new shapes the libraries behind convolutions allocate for good.

@@ -11,7 +11,7 @@ from rich.console import Console
 
 import kernels
 from featurebank.errors import BankError
-from nncsl import checkpoint, engine, evaluation, methods, metrics, planning, run_folder, teachers, typed
+from nncsl import accounting, checkpoint, engine, evaluation, methods, metrics, planning, run_folder, teachers, typed
 from nncsl import config as configs
 from nncsl import tensorboard as events
 from nncsl.budget import baseline
@@ -48,21 +48,23 @@ def start(
     """
     if tensorboard:
         events.check_installed()
-    method = methods.find(config.method)
-    if method.one_task:
-        config = replace(config, tasks=1, class_order=None)
-    config = run_folder.with_absolute_paths(config)
+    config = run_folder.with_absolute_paths(methods.settled(config))
     device = find_device(config.device)
     source, tasks = open_data(config)
     folder = run_folder.new_folder(folder, config)
-    config, base = _within_budget(config, source, tasks, folder, device)
+    try:
+        config, base = _within_budget(config, source, tasks, folder, device)
+    except UserError:
+        if not any(folder.iterdir()):
+            folder.rmdir()  # a refused run leaves nothing
+        raise
     if tensorboard:
         (folder / events.FOLDER).mkdir(exist_ok=True)
     checkpoint.write_text(folder / "config.yaml", configs.dump(config))
     checkpoint.write_text(folder / "tasks.json", run_folder.describe_tasks(source, tasks))
     if command:
         checkpoint.write_text(folder / "command.txt", command + "\n")
-    return _train(config, source, tasks, folder, device, None, base, quiet=quiet, report=report)
+    return _train(config, source, tasks, folder, device, base, resumed=False, quiet=quiet, report=report)
 
 
 def resume(
@@ -95,21 +97,23 @@ def resume(
             write_report(folder)
         return json.loads((folder / "summary.json").read_text())
     device = find_device(config.device)
-    saved = checkpoint.load(folder / "checkpoint" / "state.pt")
-    run_folder.refuse_changes(folder / "checkpoint", saved["config"], config)
+    _saved(folder, config)
     source, tasks = open_data(config)
     if (folder / "tasks.json").read_text() != run_folder.describe_tasks(source, tasks):
         raise ConfigError(
             f"{folder / 'tasks.json'} records other tasks than {config.dataset} gives now: has its data changed?"
         )
     base = 0
-    if config.memory_budget != started["memory_budget"]:
+    if config.memory_budget and (
+        config.memory_budget != started["memory_budget"] or _planned_for(folder) != device.type
+    ):
         codec = config.bank_codec  # that of the bank that is there
-        config, base = _within_budget(config, source, tasks, folder, device)
+        config, base = _within_budget(_unplanned(config, overrides), source, tasks, folder, device)
         config = replace(config, bank_codec=codec)
+        checkpoint.write_text(folder / "config.yaml", configs.dump(config))
     elif config.memory_budget:
         base = baseline(config, device, folder, source.nbytes)
-    return _train(config, source, tasks, folder, device, saved, base, quiet=quiet, report=report)
+    return _train(config, source, tasks, folder, device, base, resumed=True, quiet=quiet, report=report)
 
 
 def evaluate(folder: Path) -> dict[str, Any]:
@@ -141,9 +145,9 @@ def evaluate(folder: Path) -> dict[str, Any]:
 
 
 def find_device(name: str) -> torch.device:
-    """auto, cpu, cuda or cuda:N."""
+    """auto, cpu, cuda or cuda:N; CUDA then computes with deterministic algorithms, as resumed runs need them."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -154,6 +158,8 @@ def find_device(name: str) -> torch.device:
         raise ConfigError(
             f"device={name!r}: {torch.cuda.device_count()} CUDA devices were found; use --device cpu or auto"
         )
+    if device.type == "cuda":
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     return device
 
 
@@ -185,25 +191,26 @@ def _train(
     tasks: tuple[Task, ...],
     folder: Path,
     device: torch.device,
-    saved: dict[str, Any] | None,
     base: int,
     *,
+    resumed: bool,
     quiet: bool,
     report: bool,
 ) -> dict[str, Any]:
-    if device.type == "cuda":  # or a resumed run could not end bit for bit as an uninterrupted one
-        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     with Reporter(len(tasks), config.epochs, quiet=quiet) as reporter:
         run = engine.Run(config, source, tasks, folder, device, reporter)
-        reporter.say(f"{config.method} on {source.name}, {device}, in {folder}" + (" (resumed)" if saved else ""))
+        reporter.say(f"{config.method} on {source.name}, {device}, in {folder}" + (" (resumed)" if resumed else ""))
         try:
-            _, state = engine.train(run, saved)
+            # What was saved has no name here: its tensors are to go as soon as the run has taken them.
+            _, state = engine.train(run, _saved(folder, config) if resumed else None)
         except Interrupted as error:
             raise RunInterrupted(f"interrupted; continue with: nncsl train --resume {folder}") from error
         except (BankError, OSError, ImportError) as error:  # a damaged bank, a full disk, no FAISS: said in one line
             raise UserError(f"{error}. What was saved is intact: nncsl train --resume {folder}") from error
         if config.memory_budget:
-            state.peak(baseline=base, budget=parse_bytes(config.memory_budget))
+            # Of this process alone: the run may have begun in another one, with another budget.
+            own = accounting.process_peak(device) - base
+            state.peak_memory |= {"baseline": base, "budget": parse_bytes(config.memory_budget), "budget_used": own}
         summary = summarize(state, config)
         checkpoint.write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
         reporter.table(f"results, in {folder}", _results(summary))
@@ -234,7 +241,7 @@ def _results(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("peak memory", f"{memory['total'] / 1e6:.0f} MB ({', '.join(parts)})"),
     ]
     if "budget" in memory:
-        own = memory["total"] - memory["baseline"]
+        own = memory["budget_used"]
         verdict = "" if own <= 1.05 * memory["budget"] else ": EXCEEDED; please report this run's plan.json"
         rows.append(("memory budget", f"{own / 1e6:.0f} of {memory['budget'] / 1e6:.0f} MB used{verdict}"))
     return rows
@@ -250,3 +257,23 @@ def _within_budget(
     planning.describe_plan(plan, Console())
     checkpoint.write_text(folder / "plan.json", json.dumps(planning.as_record(plan), indent=2) + "\n")
     return planning.planned(config, plan), plan.baseline
+
+
+def _saved(folder: Path, config: Config) -> dict[str, Any]:
+    """The checkpoint; one of another configuration is refused."""
+    saved = checkpoint.load(folder / "checkpoint" / "state.pt")
+    run_folder.refuse_changes(folder / "checkpoint", saved["config"], config)
+    return saved
+
+
+def _planned_for(folder: Path) -> str | None:
+    """The kind of device that the folder's plan was made for."""
+    path = folder / "plan.json"
+    return json.loads(path.read_text()).get("device", "cpu") if path.exists() else None
+
+
+def _unplanned(config: Config, overrides: list[dict[str, Any]]) -> Config:
+    """The configuration with what an earlier plan may have filled in left open again, unless it is asked for now."""
+    asked = {name for override in overrides for name in override}
+    names = set(planning.PLANNED) - {"bank_codec"} - asked
+    return replace(config, **{name: getattr(Config, name) for name in names})

@@ -46,10 +46,7 @@ class Entry:
     def config(self) -> Config:
         """The resolved settings as the run itself will have them, but for where data lies and what computes."""
         overrides = [{"seed": self.seed}, *map(typed.parse_assignment, self.settings)]
-        loaded = config.load(self.preset, overrides)
-        if methods.find(loaded.method).one_task:
-            loaded = replace(loaded, tasks=1, class_order=None)
-        return _comparable(loaded)
+        return _comparable(methods.settled(config.load(self.preset, overrides)))
 
     @property
     def result(self) -> Path:

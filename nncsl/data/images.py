@@ -1,6 +1,8 @@
 """Images as uint8 arrays, or as lazy views of a file that hold the same promise: rows by index, in any order."""
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -47,14 +49,33 @@ class ArrayImages:
         return ImageBatch(self.array[ids])
 
 
+class FileBytes:
+    """Bytes of a file from ``offset`` on, sliced like a flat uint8 array.
+
+    They are read, not mapped: every page that was ever touched in a mapping counts as the process's memory.
+    """
+
+    nbytes = 0  # held in memory
+
+    def __init__(self, path: Path, offset: int) -> None:
+        self._file, self._offset = path.open("rb", buffering=0), offset
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        start, stop = int(part.start), int(part.stop)
+        content = np.empty(stop - start, np.uint8)
+        if os.preadv(self._file.fileno(), [content.data], self._offset + start) != len(content):
+            raise OSError(f"{self._file.name} ends before byte {self._offset + stop}: delete it, it is made again")
+        return content
+
+
 @dataclass(frozen=True)
 class PackedImages:
-    """RGB images of different sizes, one after the other in a flat uint8 array (usually a memory map).
+    """RGB images of different sizes, one after the other.
 
     flat: [bytes]; offsets: int64 [n]; sizes: int64 [n, 2].
     """
 
-    flat: np.ndarray
+    flat: np.ndarray | FileBytes
     offsets: np.ndarray
     sizes: np.ndarray
 
@@ -63,7 +84,7 @@ class PackedImages:
 
     @property
     def nbytes(self) -> int:
-        return self.offsets.nbytes + self.sizes.nbytes + (0 if isinstance(self.flat, np.memmap) else self.flat.nbytes)
+        return self.offsets.nbytes + self.sizes.nbytes + self.flat.nbytes
 
     def gather(self, ids: np.ndarray) -> ImageBatch:
         sizes = self.sizes[ids]

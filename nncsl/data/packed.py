@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image, ImageOps
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from nncsl.data.images import PackedImages
+from nncsl.data.images import FileBytes, PackedImages
 from nncsl.errors import DataError
 
 _FORMAT = 1
@@ -40,7 +40,7 @@ def packed_images(name: str, files: tuple[Path, ...], cache_dir: Path | None, sh
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
             _decode_all(name, files, path, short_side)
-        return _map(path)
+        return _open(path)
     except OSError as error:
         raise DataError(
             f"image cache {error.filename or path}: {error.strerror or error}; "
@@ -50,7 +50,7 @@ def packed_images(name: str, files: tuple[Path, ...], cache_dir: Path | None, sh
 
 def verify(images_path: Path) -> int:
     """Compares every image of a cache file with its checksum; returns how many were compared."""
-    images = _map(images_path)
+    images = _open(images_path)
     with h5py.File(images_path, "r") as file:
         expected = file["crc32"][:]
     ends = images.offsets + images.sizes.prod(axis=1) * 3
@@ -162,11 +162,12 @@ def _open_for_writing(path: Path) -> tuple[np.ndarray, np.ndarray, np.memmap, np
     return sizes, offsets, flat, checksums
 
 
-def _map(path: Path) -> PackedImages:
+def _open(path: Path) -> PackedImages:
     try:
         with h5py.File(path, "r") as file:
             pixels, sizes, offsets = file["pixels"], file["sizes"][:], file["offsets"][:]
-            flat = np.memmap(path, np.uint8, "r", pixels.id.get_offset(), pixels.shape)
+            flat = FileBytes(path, pixels.id.get_offset())
+            flat[pixels.shape[0] - 1 : pixels.shape[0]]  # a truncated file is found here
     except (OSError, KeyError, ValueError, TypeError) as error:
         raise DataError(f"{path} is corrupt ({error}): delete it, it is decoded again at the next use") from error
     return PackedImages(flat, offsets, sizes)

@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
-from nncsl import cli, config, planning, run, typed
+from nncsl import budget, cli, config, planning, run, typed
 from nncsl.config import parse_bytes
 from nncsl.errors import ConfigError
+from nncsl.options import Option
 
 # Digits enlarged to CIFAR's size and a network whose activations are hundreds of MB for the whole batch.
 HEAVY = [
@@ -21,10 +22,13 @@ HEAVY = [
     "epochs=1",
 ]
 HEAVY += ["views.large.size=32", "views.small.size=18", "unlabelled_fraction=0.2", "bank_views=1", "warmup_epochs=0"]
+# Enough for whatever does not depend on how large things are, and planned in a second.
+LIGHT = ["network.width=8", "network.blocks=[1]", "network.hidden=16", "tasks=2", "epochs=1", "warmup_epochs=0"]
+LIGHT += ["unlabelled_fraction=0.2", "bank_views=1"]
 
 
-def flags(*assignments):
-    return [part for assignment in (*HEAVY, *assignments) for part in ("--set", assignment)]
+def flags(assignments):
+    return [part for assignment in assignments for part in ("--set", assignment)]
 
 
 @pytest.mark.parametrize(
@@ -43,15 +47,19 @@ def test_what_is_no_amount_of_memory(text):
         config.load("digits", [{"memory_budget": text}])
 
 
-def planned(budget, *assignments):
-    loaded = config.load("digits", map(typed.parse_assignment, [*HEAVY, *assignments, f"memory_budget={budget}"]))
+def load(assignments):
+    return config.load("digits", map(typed.parse_assignment, assignments))
+
+
+def planned(amount, *assignments):
+    loaded = load([*assignments, f"memory_budget={amount}"])
     return planning.without_training(loaded, run.find_device("cpu"), print)
 
 
 def test_plans_take_the_whole_batch_where_it_fits_and_less_where_it_does_not():
-    roomy = planned("3GB")
+    roomy = planned("3GB", *HEAVY)
     assert roomy.chosen.config.micro_batch == 0 and not roomy.chosen.config.recompute
-    tight = planned("150MB")
+    tight = planned("150MB", *HEAVY)
     assert tight.chosen.computes_twice
     assert tight.chosen.total <= 150e6 < roomy.chosen.total
     assert {"student", "gradients", "optimizer", "teacher", "bank", "data", "pixels", "rest", "activations"} == set(
@@ -62,15 +70,65 @@ def test_plans_take_the_whole_batch_where_it_fits_and_less_where_it_does_not():
 
 
 def test_too_small_a_budget_is_refused_with_one_that_works(capsys):
-    assert cli.main(["plan", *flags("memory_budget=5MB")]) == 2
+    assert cli.main(["plan", "--memory-budget", "5MB", *flags(LIGHT)]) == 2
     said = capsys.readouterr().err
     found = re.search(r"the smallest that would work is (\d+)MB", said)
     assert found, said
     assert 5 < int(found[1]) < 150
-    assert cli.main(["plan", "--json", "--memory-budget", f"{int(found[1]) + 10}MB", *flags("recompute=true")]) == 0
-    plan = json.loads(capsys.readouterr().out)
-    assert plan["total"] <= (int(found[1]) + 10) * 1e6
-    assert plan["settings"]["recompute"]  # what was asked for by hand stays
+    assert cli.main(["plan", "--json", "--memory-budget", f"{int(found[1])}MB", *flags(LIGHT)]) == 0
+    assert json.loads(capsys.readouterr().out)["total"] <= int(found[1]) * 1e6
+
+
+def test_what_was_asked_for_by_hand_stays():
+    asked = {"micro_batch": 48, "recompute": True, "spill": "disk", "bank_residency": "disk", "bank_codec": "fp32"}
+    plan = planned("1GB", *LIGHT, *(f"{key}={value}" for key, value in asked.items()))
+    assert {key: getattr(plan.chosen.config, key) for key in asked} == asked
+
+
+def test_a_refused_run_leaves_nothing(tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert cli.main(["train", "--out", str(folder), "--memory-budget", "5MB", *flags(LIGHT)]) == 2
+    assert "the smallest that would work" in capsys.readouterr().err
+    assert not folder.exists()
+
+
+def option(seconds, micro_batch=0, recompute=False, spill="device", total=0):
+    settings = config.load("digits", [{"micro_batch": micro_batch, "recompute": recompute, "spill": spill}])
+    return Option(settings, {"activations": total}, seconds)
+
+
+def test_noise_does_not_make_more_work_faster():
+    """Of equal micro-batches the one with less work wins; a large one on disk beats a tiny one in memory."""
+    whole, again = option(1.0), option(0.9, recompute=True)
+    large, moved, tiny = option(1.5, 32), option(1.4, 32, spill="disk"), option(9.0, 1)
+    times = [o.seconds for o in budget.times_in_order([whole, again, large, moved, tiny])]
+    assert times == [1.0, 1.0, 1.5, 1.5, 9.0]
+
+
+def test_a_bank_that_fills_the_memory_goes_to_the_disk():
+    """Large enough not to be mapped, so that leaving it in its file frees memory; it keeps its codec."""
+    many = ("bank_views=4000", "unlabelled_fraction=1.0")
+    in_memory, on_disk = planned("20GB", *LIGHT, *many), planned("900MB", *LIGHT, *many)
+    assert in_memory.chosen.config.bank_residency == "ram" and in_memory.chosen.parts["bank"] > 2e9
+    assert on_disk.chosen.config.bank_residency == "disk" and on_disk.chosen.config.bank_codec == "fp16"
+    assert 0 < on_disk.chosen.parts["bank"] < in_memory.chosen.parts["bank"] / 5
+
+
+def test_a_full_disk_is_said_before_training():
+    with pytest.raises(ConfigError, match="MB are free"):
+        planned("1GB", *LIGHT, "bank_views=1000000000")
+
+
+def test_planning_is_for_the_run_that_train_would_start():
+    plan = planned("1GB", *LIGHT, "method=joint")
+    assert plan.chosen.config.tasks == 1 and plan.chosen.parts["bank"] == 0
+
+
+def test_imagenet_can_be_planned_on_the_command_line(capsys):
+    tiny = ("network.width=8", "network.blocks=[1]", "network.hidden=16", "unlabelled_batch=16")
+    assert cli.main(["plan", "--preset", "imagenet100", "--memory-budget", "8GB", *flags(tiny)]) == 0
+    said = capsys.readouterr().out
+    assert "Plan for 8 GB" in said and "at the peak" in said and "chosen" in said
 
 
 def test_plan_needs_a_budget(capsys):
@@ -78,18 +136,19 @@ def test_plan_needs_a_budget(capsys):
     assert "--memory-budget 2GB" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("budget", ["100MB", "200MB"])
-def test_a_run_keeps_within_its_budget(budget, tmp_path):
+@pytest.mark.parametrize("amount", ["100MB", "200MB"])
+def test_a_run_keeps_within_its_budget(amount, tmp_path):
     """In its own process, as a user starts it: the peak above the baseline against the budget."""
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "nncsl.cli", "train", "--quiet", "--no-report", "--out", str(folder)]
-    ended = subprocess.run([*command, "--memory-budget", budget, *flags()], capture_output=True, text=True)
+    ended = subprocess.run([*command, "--memory-budget", amount, *flags(HEAVY)], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert "Plan for" in ended.stdout and "memory budget" in ended.stdout
     held = json.loads((folder / "summary.json").read_text())["peak_memory"]
     plan = json.loads((folder / "plan.json").read_text())
-    assert held["budget"] == parse_bytes(budget)
+    assert held["budget"] == parse_bytes(amount)
     assert held["total"] - held["baseline"] <= 1.05 * held["budget"]
+    assert held["budget_used"] == pytest.approx(held["total"] - held["baseline"], rel=0.01)
     assert held["total"] - held["baseline"] > 0.5 * plan["total"]  # and the plan is not mere caution
     recorded = config.read(folder / "config.yaml")
     assert {name: getattr(recorded, name) for name in plan["settings"]} == plan["settings"]
@@ -113,3 +172,16 @@ def test_a_run_may_go_on_with_other_passes(small, tmp_path):
     assert resumed["average_accuracy"] > 0
     with pytest.raises(ConfigError, match="tau"):
         run.resume(folder, [{"tau": 0.2}], quiet=True)
+
+
+def test_a_run_that_goes_on_with_another_budget_is_planned_anew(tmp_path):
+    folder = tmp_path / "run"
+    run.start(load([*LIGHT, "memory_budget=2GB", "micro_batch=8"]), folder, quiet=True)
+    assert config.read(folder / "config.yaml").micro_batch == 8
+    (folder / "summary.json").unlink()
+    summary = run.resume(folder, [{"memory_budget": "3GB"}], quiet=True)
+    kept = config.read(folder / "config.yaml")
+    assert (kept.memory_budget, kept.micro_batch, kept.recompute) == ("3GB", 0, False)
+    assert json.loads((folder / "plan.json").read_text())["settings"]["micro_batch"] == 0
+    assert summary["peak_memory"]["budget"] == 3_000_000_000
+    assert summary["peak_memory"]["budget_used"] <= 3_000_000_000

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -62,7 +63,8 @@ def test_with_training_batchnorm_statistics_are_the_whole_batchs(small, make_run
     whole, expected, reference = gradients_of_a_step(scene, teacher, pool, Passes())
     moved = (reference.stem[1].running_mean - scene.network.stem[1].running_mean).abs().max()
     assert moved > 1e-3
-    ways = [Passes(0, True)] + [Passes(size, False, where, tmp_path) for size in SIZES]
+    ways = [Passes(0, True), Passes(7, True, where, tmp_path)]
+    ways += [Passes(size, False, where, tmp_path) for size in SIZES]
     for how in ways:
         losses, found, network = gradients_of_a_step(scene, teacher, pool, how)
         assert losses.total.item() == pytest.approx(whole.total.item(), rel=bound)
@@ -108,6 +110,25 @@ def test_autocast_reaches_the_second_pass():
         outputs = passes.forward(network, Passes(3))(torch.randn(5, 3, 12, 12))
     outputs.features.float().sum().backward()
     assert seen == [torch.bfloat16] * 4
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("how", [Passes(3), Passes(0, True), Passes(3, True), Passes(3, False, "disk")])
+def test_autocast_combines_with_everything(frozen, how, tmp_path):
+    """The gradient of the same function: as near to one pass in bfloat16 as that is to float32, or nearer."""
+    network = small_network(frozen=frozen)
+    x = torch.randn(7, 3, 12, 12, generator=torch.Generator().manual_seed(0))
+    found = []
+    for way, lower in ((Passes(), False), (Passes(), True), (replace(how, folder=tmp_path), True)):
+        copied, dtypes = copy.deepcopy(network), set()
+        copied.blocks[0].conv1.register_forward_hook(lambda m, i, output, seen=dtypes: seen.add(output.dtype))
+        with torch.autocast("cpu", torch.bfloat16, enabled=lower):
+            outputs = passes.forward(copied, way)(x)
+        (outputs.features.float().square().sum() + outputs.projections.float().sin().sum()).backward()
+        assert dtypes == {torch.bfloat16 if lower else torch.float32}
+        found.append(gradient(copied))
+    exact, expected, ours = found
+    assert (ours - expected).norm() <= (exact - expected).norm()
 
 
 def test_memory_shrinks_as_promised(tmp_path):

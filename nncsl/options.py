@@ -1,0 +1,219 @@
+"""Every way to run that a configuration leaves open, and what each takes: bytes by part, and seconds."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from featurebank.codecs import make_codec
+from featurebank.table import LARGEST_MAPPING
+from nncsl import methods, networks, probe
+from nncsl.config import Config, parse_bytes
+from nncsl.data.batches import LABELED_VIEWS
+from nncsl.errors import ConfigError
+from nncsl.passes import Passes, Spill
+
+SAFETY = 0.97  # of the budget is planned for: measurements vary
+_SIZES = (64, 32, 16, 8, 4, 2, 1)  # of micro-batches, the fastest first
+_KEY_BYTES = 24  # a bank's row besides its feature: image, slot, role, position
+_REST = 32_000_000  # objects, logs, evaluation's rendering, code compiled for another shape: too small to plan apart
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is known of the data: all that memory depends on."""
+
+    classes: int
+    unlabeled_per_task: int
+    labeled_per_task: int
+    data_bytes: int
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to run, and what it takes: bytes by part at the moment of the peak, and seconds of an average step."""
+
+    config: Config
+    parts: dict[str, int]
+    seconds: float
+
+    @property
+    def total(self) -> int:
+        return sum(self.parts.values())
+
+    @property
+    def computes_twice(self) -> bool:
+        return bool(self.config.micro_batch or self.config.recompute)
+
+    @property
+    def extras(self) -> int:
+        """Recomputation, and cuts that are moved: work that the same option without them does not have."""
+        return int(self.config.recompute) + int(self.config.spill != "device")
+
+    def does_no_more_than(self, other: "Option") -> bool:
+        """Whether the other option does all that this one does, and perhaps something else besides."""
+        mine, theirs = self.config, other.config
+        return (
+            mine.micro_batch in (0, theirs.micro_batch)
+            and mine.recompute <= theirs.recompute
+            and mine.spill in ("device", theirs.spill)
+        )
+
+    @property
+    def name(self) -> str:
+        chosen = self.config
+        words = [f"micro-batch {chosen.micro_batch}"] if chosen.micro_batch else ["whole batch"]
+        words += ["recompute"] if chosen.recompute else []
+        words += [f"cuts on {chosen.spill}"] if chosen.micro_batch and chosen.spill != "device" else []
+        return ", ".join(words)
+
+
+def probed_network(config: Config, classes: int) -> networks.Network:
+    maps = config.distillation == "feature"
+    return networks.build(config.network, len(config.views.mean), classes, config.seed, feature_map=maps)
+
+
+class Options:
+    """Measures on first use; later answers know of everything that was confirmed."""
+
+    def __init__(
+        self,
+        config: Config,
+        sizes: Sizes,
+        device: torch.device,
+        folder: Path,
+    ) -> None:
+        self._config, self._sizes, self._folder = config, sizes, folder
+        self._on_gpu = device.type == "cuda"
+        self._free = shutil.disk_usage(folder).free
+        network = probed_network(config, sizes.classes).to(device)
+        self._student = networks.nbytes(network)
+        self._prober = probe.Prober(network, config, device)
+        self._inference = int(self._prober.inference())
+
+    def __iter__(self) -> Iterator[Option]:
+        """Every combination that the configuration leaves open, the bank's place chosen for each.
+
+        What differs from its default was asked for by hand and stays.
+        """
+        config = self._config
+        found = False
+        for size in (config.micro_batch,) if config.micro_batch else (0, *_SIZES):
+            spills: tuple[Spill, ...] = ("device", "host", "disk") if self._on_gpu else ("device", "disk")
+            if not size or config.spill != Config.spill:
+                spills = (config.spill,)
+            for recompute in (True,) if config.recompute else (False, True):
+                for spill in spills:
+                    option = self._with_bank(replace(config, micro_batch=size, recompute=recompute, spill=spill))
+                    if option is not None:
+                        found = True
+                        yield option
+        if not found:
+            raise ConfigError(
+                f"{self._folder.resolve()}: {self._free / 1e6:,.0f} MB are free, too little for this run's bank"
+                " (and cuts, if they go to the disk); make room or choose another folder with --out"
+            )
+
+    def confirm(self, option: Option) -> bool:
+        """Measures the option's own micro-batches; True where that had not been done yet."""
+        how = self._passes(option.config)
+        news = [self._prober.confirm(self._load(first=first), how) for first in (True, False)]
+        return any(news)
+
+    def _passes(self, config: Config) -> Passes:
+        return Passes(config.micro_batch, config.recompute, config.spill, self._folder)
+
+    def _with_bank(self, config: Config) -> Option | None:
+        """The bank where it is fastest; on disk where that does not fit; with fewer bits if the disk is too full."""
+        assert config.memory_budget is not None
+        limit = parse_bytes(config.memory_budget) * SAFETY
+        places: tuple[str, ...] = ("device", "ram", "disk") if self._on_gpu else ("ram", "disk")
+        if config.bank_residency != Config.bank_residency:
+            places = (config.bank_residency,)
+        codecs = dict.fromkeys(
+            (config.bank_codec, "int8" if config.bank_codec == Config.bank_codec else config.bank_codec)
+        )
+        option = None
+        for codec in codecs:
+            settings = replace(config, bank_codec=codec)  # type: ignore[arg-type]
+            if self._on_disk(settings) > self._free:
+                continue
+            for place in places:
+                option = self._option(replace(settings, bank_residency=place))  # type: ignore[arg-type]
+                if option.total <= limit:
+                    return option
+        return option
+
+    def _on_disk(self, config: Config) -> float:
+        """Bytes of files: the bank's, whatever is kept in memory of it, and the cuts that are moved there."""
+        first, how = self._load(first=True), self._passes(config)
+        cuts = 0.0
+        if config.micro_batch and config.spill == "disk":
+            kept = self._prober.step(first, replace(how, spill="device")).rise
+            cuts = max(0.0, kept - self._prober.step(first, how).rise)
+        return cuts + (self._bank_bytes(config) if self._has_bank(config) else 0)
+
+    def _option(self, config: Config) -> Option:
+        how = self._passes(config)
+        first, last = self._load(first=True), self._load(first=False)
+        costs = [(self._prober.step(first, how), first), (self._prober.step(last, how), last)]
+        tasks = max(config.tasks, 1)
+        seconds = (costs[0][0].seconds + (tasks - 1) * costs[1][0].seconds) / tasks
+        rise, load = max(costs, key=lambda pair: pair[0].rise + self._pixels(pair[1]))
+        distills = methods.find(config.method).distills and tasks > 1
+        parts = {
+            "student": self._student,
+            "gradients": self._student,
+            "optimizer": self._student,
+            "teacher": self._student if distills and config.teacher_mode == "model" else 0,
+            "bank": self._bank_in_memory(config) if self._has_bank(config) else 0,
+            "data": 0 if self._on_gpu else self._sizes.data_bytes,
+            "pixels": self._pixels(load),
+            "rest": _REST,
+        }
+        # Between steps an update exists once beside the weights.
+        parts["activations"] = int(max(rise.rise - parts["gradients"], self._inference, self._student))
+        return Option(config, parts, seconds)
+
+    def _load(self, *, first: bool) -> probe.Load:
+        config = self._config
+        frozen = config.batchnorm == "freeze-after-first" and not first
+        if not methods.find(config.method).uses_unlabeled:
+            return probe.Load(config.labelled_batch * (1 if first else 2), 0, frozen)
+        seen = self._sizes.classes // config.tasks if first else self._sizes.classes
+        batch = min(config.unlabelled_batch, self._sizes.unlabeled_per_task + config.unlabelled_memory)
+        supports = LABELED_VIEWS * config.labelled_per_class * seen
+        return probe.Load(config.views.large.count * batch + supports, config.views.small.count * batch, frozen)
+
+    def _pixels(self, load: probe.Load) -> int:
+        """The rendered views of a step, and once more where those of one size are put together."""
+        views = self._config.views
+        values = load.large * views.large.size**2 + load.small * views.small.size**2
+        return 2 * 4 * len(views.mean) * values
+
+    def _has_bank(self, config: Config) -> bool:
+        return config.teacher_mode == "features" and config.tasks > 1 and methods.find(config.method).distills
+
+    def _bank_rows(self, config: Config) -> int:
+        views = config.views
+        unlabeled = self._sizes.unlabeled_per_task + config.unlabelled_memory
+        rows = unlabeled * (views.large.count + views.small.count)
+        rows += (self._sizes.labeled_per_task + config.memory) * LABELED_VIEWS
+        return rows * config.bank_views
+
+    def _feature_bytes(self, config: Config) -> int:
+        dim = self._sizes.classes if config.distillation == "kd" else config.network.projection
+        return self._bank_rows(config) * make_codec(config.bank_codec, dim).row_bytes
+
+    def _bank_bytes(self, config: Config) -> int:
+        return self._feature_bytes(config) + self._bank_rows(config) * _KEY_BYTES
+
+    def _bank_in_memory(self, config: Config) -> int:
+        if self._on_gpu:
+            return self._bank_bytes(config) if config.bank_residency == "device" else 0
+        features = self._feature_bytes(config)
+        if config.bank_residency == "disk" and features > LARGEST_MAPPING:  # smaller ones are mapped, and so resident
+            features = 0
+        return features + self._bank_rows(config) * _KEY_BYTES
