@@ -71,6 +71,7 @@ class Option:
 
 
 def probed_network(config: Config, classes: int) -> networks.Network:
+    """A network like the run's, for measurements."""
     maps = config.distillation == "feature"
     return networks.build(config.network, len(config.views.mean), classes, config.seed, feature_map=maps)
 
