@@ -10,7 +10,7 @@ import torch
 from featurebank.codecs import make_codec
 from featurebank.table import LARGEST_MAPPING
 from nncsl import methods, networks, probe
-from nncsl.config import Config, parse_bytes
+from nncsl.config import Config, TeacherMode, parse_bytes
 from nncsl.data.batches import LABELED_VIEWS
 from nncsl.errors import ConfigError
 from nncsl.passes import Passes, Spill
@@ -133,9 +133,7 @@ class Options:
         places: tuple[str, ...] = ("device", "ram", "disk") if self._on_gpu else ("ram", "disk")
         if config.bank_residency != Config.bank_residency:
             places = (config.bank_residency,)
-        codecs = dict.fromkeys(
-            (config.bank_codec, "int8" if config.bank_codec == Config.bank_codec else config.bank_codec)
-        )
+        codecs = (config.bank_codec, "int8") if config.bank_codec == Config.bank_codec else (config.bank_codec,)
         option = None
         for codec in codecs:
             settings = replace(config, bank_codec=codec)  # type: ignore[arg-type]
@@ -154,7 +152,7 @@ class Options:
         if config.micro_batch and config.spill == "disk":
             kept = self._prober.step(first, replace(how, spill="device")).rise
             cuts = max(0.0, kept - self._prober.step(first, how).rise)
-        return cuts + (self._bank_bytes(config) if self._has_bank(config) else 0)
+        return cuts + (self._bank_bytes(config) if self._has_teacher(config, "features") else 0)
 
     def _option(self, config: Config) -> Option:
         how = self._passes(config)
@@ -163,13 +161,12 @@ class Options:
         tasks = max(config.tasks, 1)
         seconds = (costs[0][0].seconds + (tasks - 1) * costs[1][0].seconds) / tasks
         rise, load = max(costs, key=lambda pair: pair[0].rise + self._pixels(pair[1]))
-        distills = methods.find(config.method).distills and tasks > 1
         parts = {
             "student": self._student,
             "gradients": self._student,
             "optimizer": self._student,
-            "teacher": self._student if distills and config.teacher_mode == "model" else 0,
-            "bank": self._bank_in_memory(config) if self._has_bank(config) else 0,
+            "teacher": self._student if self._has_teacher(config, "model") else 0,
+            "bank": self._bank_in_memory(config) if self._has_teacher(config, "features") else 0,
             "data": 0 if self._on_gpu else self._sizes.data_bytes,
             "pixels": self._pixels(load),
             "rest": _REST,
@@ -194,8 +191,8 @@ class Options:
         values = load.large * views.large.size**2 + load.small * views.small.size**2
         return 2 * 4 * len(views.mean) * values
 
-    def _has_bank(self, config: Config) -> bool:
-        return config.teacher_mode == "features" and config.tasks > 1 and methods.find(config.method).distills
+    def _has_teacher(self, config: Config, mode: TeacherMode) -> bool:
+        return config.teacher_mode == mode and config.tasks > 1 and methods.find(config.method).distills
 
     def _bank_rows(self, config: Config) -> int:
         views = config.views

@@ -92,9 +92,9 @@ def test_a_refused_run_leaves_nothing(tmp_path, capsys):
     assert not folder.exists()
 
 
-def option(seconds, micro_batch=0, recompute=False, spill="device", total=0):
+def option(seconds, micro_batch=0, recompute=False, spill="device"):
     settings = config.load("digits", [{"micro_batch": micro_batch, "recompute": recompute, "spill": spill}])
-    return Option(settings, {"activations": total}, seconds)
+    return Option(settings, {}, seconds)
 
 
 def test_noise_does_not_make_more_work_faster():
