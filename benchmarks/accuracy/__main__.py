@@ -1,7 +1,7 @@
 """Accuracy campaigns: lists of runs and seeds, one command each, resumable, recorded.
 
     python -m benchmarks.accuracy list
-    python -m benchmarks.accuracy run NAME ... [--only RUN ...] [--jobs 2] [--data-dir DIR]
+    python -m benchmarks.accuracy run NAME ... [--only RUN ...] [--seeds N ...] [--jobs 2] [--data-dir DIR]
     python -m benchmarks.accuracy table NAME ... [--markdown]
     python -m benchmarks.accuracy plot NAME ...
 
@@ -22,6 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("action", choices=("list", "run", "table", "plot"))
     parser.add_argument("campaigns", nargs="*", metavar="NAME", help="names that `list` shows (default: all)")
     parser.add_argument("--only", nargs="+", metavar="RUN", help="run these of the campaigns' runs, not all")
+    parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="run these of the campaigns' seeds, not all")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     parser.add_argument("--threads", type=int, help="threads of each run (default: the cores, shared among the jobs)")
     parser.add_argument("--data-dir", help="where the campaigns' data sets lie")
@@ -41,7 +42,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     entries: list[campaign.Entry] = []
     if options.action == "run":
-        entries = [e for one in chosen for e in one.entries if e.name in (options.only or one.runs)]
+        wanted = [e for one in chosen for e in one.entries if e.name in (options.only or one.runs)]
+        entries = [e for e in wanted if e.seed in (options.seeds or [e.seed])]
         threads = options.threads or max(1, (os.cpu_count() or 1) // options.jobs)
         with ThreadPoolExecutor(options.jobs) as pool:
             for line in pool.map(lambda entry: campaign.run(entry, threads, options.data_dir), entries):
