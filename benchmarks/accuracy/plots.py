@@ -1,4 +1,4 @@
-"""A campaign's curves: how well the unlabeled images are known while training, and each task's accuracy over time."""
+"""A campaign's curves: unlabeled images recognized while training, parts of the loss, and each task's accuracy."""
 
 from pathlib import Path
 
@@ -10,6 +10,13 @@ from benchmarks.accuracy.campaign import Campaign, Record
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
+CURVES = {
+    "unlabeled_accuracy": "% of unlabeled images recognized",
+    "snn": "L_SNN",
+    "lin": "L_LIN, the head on labeled images",
+    "nnd": "L_NND",
+}
+
 
 def draw(shown: Campaign) -> Path | None:
     """Writes CAMPAIGN.png beside the campaign's results; None where no run recorded its curves."""
@@ -19,11 +26,15 @@ def draw(shown: Campaign) -> Path | None:
         return None
     columns = min(len(by_run), 4)
     rows = -(-len(by_run) // columns)
-    figure = plt.figure(figsize=(3 * columns, 2.4 * (rows + 1)), layout="constrained")
-    grid = figure.add_gridspec(rows + 1, columns)
-    _unlabeled(figure.add_subplot(grid[0, :]), by_run)
-    for place, (run, records) in enumerate(by_run.items()):
-        _by_task(figure.add_subplot(grid[1 + place // columns, place % columns]), run, records)
+    figure = plt.figure(figsize=(12, 2.4 * (rows + 2)), layout="constrained")
+    above, below = figure.subfigures(2, 1, height_ratios=[2, rows])
+    for axes, (curve, title) in zip(above.subplots(2, 2).flat, CURVES.items(), strict=True):
+        _by_epoch(axes, by_run, curve, title)
+    panels = below.subplots(rows, columns, squeeze=False).flat
+    for (run, records), axes in zip(by_run.items(), panels, strict=False):
+        _by_task(axes, run, records)
+    for axes in panels:  # those left over
+        axes.set_axis_off()
     path = campaign.RESULTS / f"{shown.name}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".new")
@@ -33,17 +44,21 @@ def draw(shown: Campaign) -> Path | None:
     return path
 
 
-def _unlabeled(axes: plt.Axes, by_run: dict[str, list[Record]]) -> None:
-    """The training accuracy on unlabeled images by epoch, mean over seeds; tasks follow each other."""
-    for run, records in by_run.items():
-        lines = [
-            record["curves"]["unlabeled_accuracy"] for record in records if "unlabeled_accuracy" in record["curves"]
-        ]
+def _by_epoch(axes: plt.Axes, by_run: dict[str, list[Record]], curve: str, title: str) -> None:
+    """One of the journal's columns, mean over seeds; tasks follow each other. Runs without it have no line."""
+    for place, (run, records) in enumerate(by_run.items()):
+        lines = [record["curves"][curve] for record in records if curve in record["curves"]]
         if lines:
-            axes.plot([sum(values) / len(values) for values in zip(*lines, strict=True)], label=run)
-    axes.set(xlabel="epoch, tasks one after the other", ylabel="% of unlabeled", title="unlabeled images, training")
+            axes.plot([_mean(values) for values in zip(*lines, strict=True)], label=run, color=f"C{place}")
+    axes.set(xlabel="epoch, tasks one after the other", title=title)
     if axes.lines:
         axes.legend(fontsize="x-small", ncols=2)
+
+
+def _mean(values: tuple[float | None, ...]) -> float:
+    """NaN, which draws nothing, where an epoch has no such value."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else float("nan")
 
 
 def _by_task(axes: plt.Axes, run: str, records: list[Record]) -> None:
