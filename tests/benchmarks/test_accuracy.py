@@ -53,9 +53,9 @@ def test_runs_are_recorded_skipped_and_made_again(write, tmp_path, capfd):
 
 
 def test_a_part_of_a_campaign_can_be_run(write, tmp_path):
-    write()
-    assert accuracy.main(["run", "tiny", "--only", "er", "--threads", "1"]) == 0
-    assert [path.stem for path in (tmp_path / "results" / "tiny").iterdir()] == ["er-seed3"]
+    write(seeds=(3, 4, 5))
+    assert accuracy.main(["run", "tiny", "--only", "er", "--seeds", "3", "5", "--threads", "1"]) == 0
+    assert sorted(path.stem for path in (tmp_path / "results" / "tiny").iterdir()) == ["er-seed3", "er-seed5"]
 
 
 def test_what_another_campaign_recorded_is_not_made_again(write, tmp_path, capfd):
