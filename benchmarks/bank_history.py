@@ -66,8 +66,9 @@ def play(bank: FeatureBank, step: int) -> None:
         bank.evict(role="support")
     else:
         for role in ("unlabeled", "support"):
-            for chunk in zip(*(column.chunk(CHUNKS) for column in rows_of(step, role)), strict=True):
-                bank.write(*chunk, role=role)
+            chunks = (column.chunk(CHUNKS) for column in rows_of(step, role))
+            for ids, slots, features in zip(*chunks, strict=True):
+                bank.write(ids, slots, features, role=role)
         bank.commit()
 
 

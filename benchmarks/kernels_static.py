@@ -101,13 +101,13 @@ def specs(dtype: str, dim: int, hip: bool, supports: int) -> Iterator[Spec]:
     small = triton_nnd.small_shape(supports, dim, half, hip)
     if small is not None:
         block_queries, block_supports, warps = small
-        constants = {
+        one_tile: dict[str, Any] = {
             "D": dim, "DP": shape.padded, "TD": dim, "TDP": shape.padded, "BN": block_queries, "BK": block_supports,
             "HALF": half, "TEACHER_HALF": half, "MASKED": True, "SMOOTH": True, "NEED_Q": True, "NEED_S": True,
             "PRECISION": triton_snn.tile_shape(dim, False, hip).precision, "EPS": EPS,
         }  # fmt: skip
         types = [raw] * 4 + ["*i64", "*u8"] + ["*fp32"] * 3 + ["i32"] * 3 + ["fp32"] * 4
-        yield Spec(f"small_nnd (K={supports})", triton_nnd.small_nnd_kernel, types, constants, warps, True)
+        yield Spec(f"small_nnd (K={supports})", triton_nnd.small_nnd_kernel, types, one_tile, warps, True)
 
 
 def usage(spec: Spec, target: str, dtype: str, dim: int) -> Usage:

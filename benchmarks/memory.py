@@ -30,8 +30,10 @@ from nncsl import accounting, passes, teachers
 from nncsl.run import find_device
 
 RESULTS = Path(__file__).parent / "results"
-FIELDS = ("phase", "supports", "way", "round", "seconds", "cpu_seconds", "activations", "peak", "before")
-FIELDS += ("device", "threads", "commit")
+FIELDS = (
+    *("phase", "supports", "way", "round", "seconds", "cpu_seconds", "activations", "peak", "before"),
+    *("device", "threads", "commit"),
+)
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def in_own_process(way: Way, supports: int, turn: int, options: argparse.Namespa
     return facts | measured | {"commit": current_commit()}
 
 
-def take_step(way: Way, options: argparse.Namespace) -> dict[str, float]:
+def take_step(way: Way, options: argparse.Namespace) -> dict[str, Any]:
     """One step: its seconds, and bytes at its peak; gradients are not counted as activations."""
     accounting.one_heap()
     # Ten classes are seen in the last task, two in the first.

@@ -87,7 +87,8 @@ def peaks(repeats: int) -> dict[str, float]:
     found = {"matmul 1024": 2 * 1024**3 / best(lambda: a @ a, repeats) / 1e9}
     for width in (16, 32, 64):
         images = torch.randn(64, width, 32, 32).contiguous(memory_format=torch.channels_last)
-        convolution = torch.nn.Conv2d(width, width, 3, padding=1, bias=False).to(memory_format=torch.channels_last)
+        convolution = torch.nn.Conv2d(width, width, 3, padding=1, bias=False)
+        convolution = convolution.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         with torch.no_grad():
             seconds = best(lambda: convolution(images), repeats)  # noqa: B023 - called at once
         found[f"conv3x3 {width} channels"] = 2 * 9 * width**2 * 32**2 * 64 / seconds / 1e9

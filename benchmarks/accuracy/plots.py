@@ -27,7 +27,7 @@ def draw(shown: Campaign) -> Path | None:
     columns = min(len(by_run), 4)
     rows = -(-len(by_run) // columns)
     figure = plt.figure(figsize=(12, 2.4 * (rows + 2)), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=[2, rows])
+    above, below = figure.subfigures(2, 1, height_ratios=[2, rows], squeeze=False)[:, 0]
     for axes, (curve, title) in zip(above.subplots(2, 2).flat, CURVES.items(), strict=True):
         _by_epoch(axes, by_run, curve, title)
     panels = below.subplots(rows, columns, squeeze=False).flat
