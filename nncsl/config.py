@@ -58,6 +58,7 @@ class Config:
     teacher_mode: TeacherMode = "features"
     distillation: Literal["nnd", "kd", "feature"] = "nnd"
     bank_views: int = 4
+    bank_support_views: int = 0  # sets of views of labeled images; 0: as many as of unlabeled ones
     bank_codec: Literal["fp32", "fp16", "int8", "pq"] = "fp16"
     bank_residency: Literal["ram", "disk", "device"] = "ram"
     bank_refresh_epochs: int = 0
@@ -99,6 +100,11 @@ class Config:
 
     def __post_init__(self) -> None:
         _check_ranges(self)
+
+    @property
+    def support_sets(self) -> int:
+        """How many sets of views the bank has of labeled images."""
+        return self.bank_support_views or self.bank_views
 
 
 def presets() -> list[str]:
@@ -156,8 +162,8 @@ def _preset_folder() -> Any:
 
 def _check_ranges(config: Config) -> None:
     """Everything that can be judged without looking at the data."""
-    at_least = {"tasks": 1, "memory": 0, "unlabelled_memory": 0, "bank_views": 1, "bank_refresh_epochs": 0, "epochs": 1}
-    at_least["micro_batch"] = 0
+    at_least = {"tasks": 1, "memory": 0, "unlabelled_memory": 0, "epochs": 1, "micro_batch": 0}
+    at_least |= {"bank_views": 1, "bank_support_views": 0, "bank_refresh_epochs": 0}
     if min(config.network.width, config.network.hidden, config.network.projection, *config.network.blocks, 1) < 1:
         raise ConfigError(f"network={config.network}: expected numbers of 1 or more")
     at_least |= {"warmup_epochs": 0, "unlabelled_batch": 1, "labelled_per_class": 1, "labelled_batch": 1, "seed": 0}

@@ -197,9 +197,9 @@ class Options:
     def _bank_rows(self, config: Config) -> int:
         views = config.views
         unlabeled = self._sizes.unlabeled_per_task + config.unlabelled_memory
-        rows = unlabeled * (views.large.count + views.small.count)
-        rows += (self._sizes.labeled_per_task + config.memory) * LABELED_VIEWS
-        return rows * config.bank_views
+        labeled = self._sizes.labeled_per_task + min(config.memory, self._sizes.labeled_per_task * (config.tasks - 1))
+        rows = config.bank_views * unlabeled * (views.large.count + views.small.count)
+        return rows + config.support_sets * labeled * LABELED_VIEWS
 
     def _feature_bytes(self, config: Config) -> int:
         dim = self._sizes.classes if config.distillation == "kd" else config.network.projection

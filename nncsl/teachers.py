@@ -140,7 +140,7 @@ def _pool_views(
     for role, kind, ids in wanted:
         ids = np.sort(ids)
         batch = inference_batch(policy.crop(kind).size)
-        for slot in pool.slots(counts[kind]):
+        for slot in pool.slots(kind, counts[kind]):
             for start in range(0, len(ids), batch):
                 part = ids[start : start + batch]
                 yield role, ViewKeys(kind, part, np.full(len(part), slot))

@@ -110,8 +110,8 @@ class Teaching:
         return self._folder / "checkpoint" / "teacher.pt"
 
     def _pool(self, epoch: int) -> Pool:
-        every, sets = self._config.bank_refresh_epochs, self._config.bank_views
-        return Pool(sets, first=(epoch // every) * sets if every else 0)
+        config, every = self._config, self._config.bank_refresh_epochs
+        return Pool(config.bank_views, config.support_sets, replaced=epoch // every if every else 0)
 
     def _refresh(self, pool: Pool) -> None:
         """Sweeps with the teacher's weights in the student's place: even now there is one network only."""
@@ -127,7 +127,12 @@ class Teaching:
         facts: dict[str, Any] = {
             "teacher": self._state.teacher,
             "task": self._task.index,
-            "views": {"policy": self._config.views.fingerprint(), "seed": self._config.seed, "sets": pool.sets},
+            "views": {
+                "policy": self._config.views.fingerprint(),
+                "seed": self._config.seed,
+                "sets": pool.sets,
+                "support_sets": pool.support_sets,
+            },
             "dataset": self._source.fingerprint,
         }
         if self._bank is None:

@@ -55,14 +55,19 @@ class Batch:
 
 @dataclass(frozen=True)
 class Pool:
-    """The view slots that exist: ``sets`` sets of views from ``first`` on; sets = 0 means fresh views for ever."""
+    """The view slots that exist; no sets mean fresh views for ever.
+
+    Labeled images have sets of their own: they are few and every step shows them, so they can and should have more.
+    """
 
     sets: int = 0
-    first: int = 0
+    support_sets: int = 0
+    replaced: int = 0  # how often all sets were exchanged for new ones
 
-    def slots(self, views: int) -> np.ndarray:
+    def slots(self, kind: str, views: int) -> np.ndarray:
         """All slots of a kind that has ``views`` views per step."""
-        return np.arange(self.first * views, (self.first + self.sets) * views)
+        size = views * (self.support_sets if kind == "support" else self.sets)
+        return np.arange(size) + self.replaced * size
 
 
 class Batches:
@@ -145,18 +150,18 @@ class Batches:
 
     def _slots(self, kind: str, ids: np.ndarray, moment: np.ndarray, views: int, pool: Pool) -> np.ndarray:
         """[n, views] different slots per image: the moment's own ones, or a random choice from the pool."""
-        if not pool.sets:
+        have = pool.slots(kind, views)
+        if not len(have):
             return moment[:, None] * views + np.arange(views)
-        size = pool.sets * views
         key = stream_key(self._seed, "slots", self._task.index, kind)
         u = uniforms(key, ids, moment, draws=max(views, 1))
         picks = np.zeros((len(ids), views), np.int64)
         for k in range(views):
-            pick = (u[:, k] * (size - k)).astype(np.int64)
+            pick = (u[:, k] * (len(have) - k)).astype(np.int64)
             for earlier in np.sort(picks[:, :k], axis=1).T:
                 pick += pick >= earlier
             picks[:, k] = pick
-        return pool.first * views + picks
+        return have[picks]
 
     def _uniform(self, ids: np.ndarray, name: str, now: int, size: int) -> np.ndarray:
         order = permutation(stream_key(self._seed, name, self._task.index, now), len(ids))

@@ -114,6 +114,12 @@ def test_a_bank_that_fills_the_memory_goes_to_the_disk():
     assert 0 < on_disk.chosen.parts["bank"] < in_memory.chosen.parts["bank"] / 5
 
 
+def test_view_sets_of_labeled_images_are_planned_for():
+    one, many = (planned("1GB", *LIGHT, f"bank_support_views={n}").chosen.parts["bank"] for n in (0, 101))
+    rows = 100 * 2 * (20 + 20)  # two views of the labeled images of both tasks
+    assert many - one >= rows * 256  # fp16
+
+
 def test_a_full_disk_is_said_before_training():
     with pytest.raises(ConfigError, match="MB are free"):
         planned("1GB", *LIGHT, "bank_views=1000000000")

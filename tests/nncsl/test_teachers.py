@@ -8,7 +8,7 @@ import torch
 
 from featurebank import FeatureBank, fingerprint
 from nncsl import engine, methods, optim, teachers
-from nncsl.data.batches import Pool
+from nncsl.data.batches import LABELED_VIEWS, Pool
 from nncsl.networks import Network
 from tests.nncsl.scenes import SecondTask
 
@@ -149,8 +149,24 @@ def test_refreshed_pools_come_from_the_old_teacher(small, make_run, monkeypatch)
 
     monkeypatch.setattr(teachers, "sweep", noting)
     engine.train(run)
-    assert [pool for _, pool in seen] == [Pool(2, 0), Pool(2, 2)]
+    assert [pool for _, pool in seen] == [Pool(2, 2, 0), Pool(2, 2, 1)]
     assert seen[0][0] == seen[1][0]
+
+
+def test_labeled_images_can_have_more_view_sets(small, make_run):
+    """All sets are stored, the steps draw from all of them, and unlabeled images keep their own number."""
+    scene = SecondTask(small("bank_views=1", "bank_support_views=8"), make_run)
+    teaching = scene.teaching()
+    pool, teacher = teaching.pool(0, teaching.begin(scene.state, scene.task, scene.views, None))
+    batches = [scene.batches.draw(0, step, pool) for step in range(scene.batches.steps_per_epoch)]
+    assert {slot for batch in batches for slot in batch.old_supports.slots.tolist()} == set(range(8 * LABELED_VIEWS))
+    assert {slot for batch in batches for slot in batch.large.slots.tolist()} == {0, 1}
+    for step in range(len(batches)):
+        scene.losses(scene.network, teacher, 0, step, pool)  # the bank has what they ask for
+    with FeatureBank.open(scene.run.folder / "bank", generation=scene.state.generation) as bank:
+        assert len(bank.keys("replay")[0]) == 8 * LABELED_VIEWS * len(scene.state.memory.ids)
+        assert len(bank.keys("unlabeled")[0]) == 4 * len(scene.task.unlabeled)
+    teaching.close()
 
 
 def test_sweep_leaves_the_network_as_it_was(small, make_run):
