@@ -152,7 +152,11 @@ class Options:
         if config.micro_batch and config.spill == "disk":
             kept = self._prober.step(first, replace(how, spill="device")).rise
             cuts = max(0.0, kept - self._prober.step(first, how).rise)
-        return cuts + (self._bank_bytes(config) if self._has_teacher(config, "features") else 0)
+        if not self._has_teacher(config, "features"):
+            return cuts
+        # A refresh writes the new sets beside the old ones, with the teacher's weights from their file.
+        bank = self._bank_bytes(config)
+        return cuts + (2 * bank + self._student if config.bank_refresh_epochs else bank)
 
     def _option(self, config: Config) -> Option:
         how = self._passes(config)
@@ -171,9 +175,14 @@ class Options:
             "pixels": self._pixels(load),
             "rest": _REST,
         }
-        # Between steps an update exists once beside the weights.
-        parts["activations"] = int(max(rise.rise - parts["gradients"], self._inference, self._student))
+        parts["activations"] = int(max(rise.rise - parts["gradients"], self._between_steps(config, parts["bank"])))
         return Option(config, parts, seconds)
+
+    def _between_steps(self, config: Config, bank: int) -> int:
+        """An evaluation, or an update beside the weights; a refresh has two networks' weights and two pools at hand."""
+        if not (config.bank_refresh_epochs and self._has_teacher(config, "features")):
+            return max(self._inference, self._student)
+        return self._inference + bank + (0 if self._on_gpu else 2 * self._student)
 
     def _load(self, *, first: bool) -> probe.Load:
         config = self._config

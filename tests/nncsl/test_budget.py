@@ -120,6 +120,14 @@ def test_view_sets_of_labeled_images_are_planned_for():
     assert many - one >= rows * 256  # fp16
 
 
+def test_a_refresh_is_planned_for():
+    """New sets are swept beside the old ones: where banks are the largest part, a refresh needs one more."""
+    large = ("bank_views=400", "epochs=2")
+    kept, replaced = (planned("3GB", *LIGHT, *large, f"bank_refresh_epochs={n}").chosen for n in (0, 1))
+    assert replaced.parts["bank"] == kept.parts["bank"]
+    assert replaced.parts["activations"] >= kept.parts["bank"] > kept.parts["activations"]
+
+
 def test_a_full_disk_is_said_before_training():
     with pytest.raises(ConfigError, match="MB are free"):
         planned("1GB", *LIGHT, "bank_views=1000000000")
