@@ -154,9 +154,9 @@ class Options:
             cuts = max(0.0, kept - self._prober.step(first, how).rise)
         if not self._has_teacher(config, "features"):
             return cuts
-        # A refresh writes the new sets beside the old ones, with the teacher's weights from their file.
+        # A refresh writes new sets beside the old ones; the weights of teacher and student lie in files meanwhile.
         bank = self._bank_bytes(config)
-        return cuts + (2 * bank + self._student if config.bank_refresh_epochs else bank)
+        return cuts + (2 * bank + 2 * self._student if config.bank_refresh_epochs else bank)
 
     def _option(self, config: Config) -> Option:
         how = self._passes(config)
@@ -179,10 +179,8 @@ class Options:
         return Option(config, parts, seconds)
 
     def _between_steps(self, config: Config, bank: int) -> int:
-        """An evaluation, or an update beside the weights; a refresh has two networks' weights and two pools at hand."""
-        if not (config.bank_refresh_epochs and self._has_teacher(config, "features")):
-            return max(self._inference, self._student)
-        return self._inference + bank + (0 if self._on_gpu else 2 * self._student)
+        """An update or weights from a file beside the network's, or an evaluation; in a refresh with one more bank."""
+        return max(self._student, self._inference + (bank if config.bank_refresh_epochs else 0))
 
     def _load(self, *, first: bool) -> probe.Load:
         config = self._config

@@ -114,13 +114,15 @@ class Teaching:
         return Pool(config.bank_views, config.support_sets, replaced=epoch // every if every else 0)
 
     def _refresh(self, pool: Pool) -> None:
-        """Sweeps with the teacher's weights in the student's place: even now there is one network only."""
-        student = {name: value.detach().cpu().clone() for name, value in self._network.state_dict().items()}
+        """Sweeps with the teacher's weights while the student's rest on disk: even now there is one network only."""
+        student = self._teacher_path.with_name("student.pt")
+        checkpoint.save(student, {"network": self._network.state_dict()})
         self._network.load_state_dict(checkpoint.load(self._teacher_path)["network"])
         try:
             self._sweep(pool)
         finally:
-            self._network.load_state_dict(student)
+            self._network.load_state_dict(checkpoint.load(student)["network"])
+        student.unlink()
 
     def _sweep(self, pool: Pool) -> None:
         """Fills a new generation of the bank with the network's answers on the pool's views."""

@@ -153,6 +153,20 @@ def test_refreshed_pools_come_from_the_old_teacher(small, make_run, monkeypatch)
     assert seen[0][0] == seen[1][0]
 
 
+def test_a_refresh_leaves_the_student_as_it_was(small, make_run):
+    scene = SecondTask(small("bank_refresh_epochs=2"), make_run)
+    teaching = scene.teaching()
+    teacher = teaching.begin(scene.state, scene.task, scene.views, None)
+    with torch.no_grad():
+        for parameter in scene.network.parameters():
+            parameter.add_(0.01)
+    before = fingerprint(scene.network.state_dict())
+    pool, fresh = teaching.pool(2, teacher)
+    assert fresh is not teacher and pool.replaced == 1
+    assert fingerprint(scene.network.state_dict()) == before != scene.state.teacher
+    teaching.close()
+
+
 def test_labeled_images_can_have_more_view_sets(small, make_run):
     """All sets are stored, the steps draw from all of them, and unlabeled images keep their own number."""
     scene = SecondTask(small("bank_views=1", "bank_support_views=8"), make_run)
