@@ -106,6 +106,11 @@ class Config:
         """How many sets of views the bank has of labeled images."""
         return self.bank_support_views or self.bank_views
 
+    @property
+    def refreshes_bank(self) -> bool:
+        """Whether stored views are replaced within a task."""
+        return 0 < self.bank_refresh_epochs < self.epochs
+
 
 def presets() -> list[str]:
     """The names that ``--preset`` takes."""

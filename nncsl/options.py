@@ -156,7 +156,7 @@ class Options:
             return cuts
         # A refresh writes new sets beside the old ones; the weights of teacher and student lie in files meanwhile.
         bank = self._bank_bytes(config)
-        return cuts + (2 * bank + 2 * self._student if config.bank_refresh_epochs else bank)
+        return cuts + (2 * bank + 2 * self._student if config.refreshes_bank else bank)
 
     def _option(self, config: Config) -> Option:
         how = self._passes(config)
@@ -180,7 +180,7 @@ class Options:
 
     def _between_steps(self, config: Config, bank: int) -> int:
         """An update or weights from a file beside the network's, or an evaluation; in a refresh with one more bank."""
-        return max(self._student, self._inference + (bank if config.bank_refresh_epochs else 0))
+        return max(self._student, self._inference + (bank if config.refreshes_bank else 0))
 
     def _load(self, *, first: bool) -> probe.Load:
         config = self._config

@@ -65,7 +65,7 @@ class Teaching:
             self._bank = self._reopen(state.generation, str(state.teacher))
         if state.generation is None:
             state.teacher = fingerprint(self._network.state_dict())
-            if self._config.bank_refresh_epochs:
+            if self._config.refreshes_bank:
                 checkpoint.save(self._teacher_path, {"network": self._network.state_dict()})
             self._sweep(self._pool(0))
         return self._bank_teacher()

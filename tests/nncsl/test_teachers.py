@@ -154,7 +154,7 @@ def test_refreshed_pools_come_from_the_old_teacher(small, make_run, monkeypatch)
 
 
 def test_a_refresh_leaves_the_student_as_it_was(small, make_run):
-    scene = SecondTask(small("bank_refresh_epochs=2"), make_run)
+    scene = SecondTask(small("epochs=4", "bank_refresh_epochs=2"), make_run)
     teaching = scene.teaching()
     teacher = teaching.begin(scene.state, scene.task, scene.views, None)
     with torch.no_grad():
@@ -165,6 +165,14 @@ def test_a_refresh_leaves_the_student_as_it_was(small, make_run):
     assert fresh is not teacher and pool.replaced == 1
     assert fingerprint(scene.network.state_dict()) == before != scene.state.teacher
     teaching.close()
+
+
+@pytest.mark.parametrize(("epochs", "kept"), [(2, False), (3, True)])
+def test_the_teachers_weights_are_kept_only_for_a_refresh(small, make_run, epochs, kept):
+    run = make_run(small(f"epochs={epochs}", "bank_refresh_epochs=2", "tasks=2", "labels=2/class", "memory=10"))
+    engine.train(run)
+    assert (run.folder / "checkpoint" / "teacher.pt").exists() == kept
+    assert not (run.folder / "checkpoint" / "student.pt").exists()
 
 
 def test_labeled_images_can_have_more_view_sets(small, make_run):
