@@ -42,6 +42,9 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     entries: list[campaign.Entry] = []
     if options.action == "run":
+        timed = [one.name for one in chosen if one.timed]
+        if timed and options.jobs > 1:
+            parser.error(f"--jobs {options.jobs}: {', '.join(timed)} measures wall time; run it with --jobs 1")
         wanted = [e for one in chosen for e in one.entries if e.name in (options.only or one.runs)]
         entries = [e for e in wanted if e.seed in (options.seeds or [e.seed])]
         threads = options.threads or max(1, (os.cpu_count() or 1) // options.jobs)

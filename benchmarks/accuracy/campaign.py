@@ -36,6 +36,7 @@ class Entry:
     seed: int
     preset: str
     settings: tuple[str, ...]
+    timed: bool = False
 
     @property
     def arguments(self) -> list[str]:
@@ -58,8 +59,11 @@ class Entry:
 
     @cached_property
     def record(self) -> Record | None:
-        """What was recorded with the settings as they are now, here or by another campaign; None if nothing was."""
-        others = (path for path in sorted(RESULTS.glob("*/*.json")) if path != self.result)
+        """What was recorded with the settings as they are now, here or by another campaign; None if nothing was.
+
+        A timed campaign takes its own records only: whether other work shared the machine is not in a record.
+        """
+        others = [] if self.timed else sorted(RESULTS.glob("*/*.json"))
         for path in (self.result, *others):
             if path.exists():
                 record = json.loads(path.read_text())
@@ -72,7 +76,8 @@ class Entry:
 class Campaign:
     """entries: all runs of the first seed before those of the second.
 
-    paper: the paper's value of a run, where it has one; reference: the run that the others' differences are taken to.
+    paper: the paper's value of a run, where it has one; reference: the run that the others' differences are taken to;
+    timed: whether each run had the machine to itself, so that its wall time means something.
     """
 
     name: str
@@ -80,6 +85,7 @@ class Campaign:
     paper: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
     reference: str | None = None
+    timed: bool = False
 
     @property
     def runs(self) -> list[str]:
@@ -96,14 +102,16 @@ def names() -> list[str]:
 
 def read(name: str) -> Campaign:
     content = yaml.safe_load((CAMPAIGNS / f"{name}.yaml").read_text())
+    timed = content.get("timed", False)
     entries = []
     for seed in content["seeds"]:
         for run, settings in content["runs"].items():
             merged = {**content.get("settings", {}), **(settings or {})}
             assignments = tuple(f"{key}={value}" for key, value in merged.items())
-            entries.append(Entry(name, run, seed, content["preset"], assignments))
+            entries.append(Entry(name, run, seed, content["preset"], assignments, timed))
     paper = dict(content.get("paper", {}))
-    return Campaign(name, entries, source=paper.pop("table", ""), paper=paper, reference=content.get("reference"))
+    source = paper.pop("table", "")
+    return Campaign(name, entries, paper, source, content.get("reference"), timed)
 
 
 def run(entry: Entry, threads: int, data_dir: str | None) -> str:

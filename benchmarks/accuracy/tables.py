@@ -20,6 +20,7 @@ COSTS: dict[str, Callable[[Record], float | None]] = {
     "teacher MB": lambda r: r["summary"]["peak_memory"]["teacher"] / 1e6,
     "bank MB": lambda r: r["summary"]["peak_memory"]["bank"] / 1e6,
 }
+WALL_TIME: dict[str, Callable[[Record], float | None]] = {"wall s": lambda r: r["wall_seconds"]}
 
 
 def show(campaign: Campaign, *, markdown: bool = False) -> None:
@@ -37,7 +38,7 @@ def show(campaign: Campaign, *, markdown: bool = False) -> None:
 
 def rows_of(campaign: Campaign) -> tuple[list[str], list[list[str]]]:
     """Header and rows. With a reference the costs are shown too, and each seed's difference to the reference's."""
-    columns = COLUMNS | (COSTS if campaign.reference else {})
+    columns = COLUMNS | (WALL_TIME if campaign.timed else {}) | (COSTS if campaign.reference else {})
     header = ["run", "seeds", *(["paper"] if campaign.paper else []), *columns]
     header += [f"minus {campaign.reference}"] if campaign.reference else []
     rows = []

@@ -68,6 +68,21 @@ def test_what_another_campaign_recorded_is_not_made_again(write, tmp_path, capfd
     assert not (tmp_path / "results" / "second").exists()
 
 
+def test_wall_time_is_that_of_the_timed_campaign_itself(write, capfd):
+    write("busy", runs=["er"])
+    assert accuracy.main(["run", "busy", "--threads", "1"]) == 0
+    assert "wall s" not in tables.rows_of(campaign.read("busy"))[0]
+    write("alone", runs=["er"], timed=True)
+    assert campaign.read("alone").entries[0].record is None
+    with pytest.raises(SystemExit):
+        accuracy.main(["run", "alone", "--jobs", "2"])
+    assert "--jobs 2: alone measures wall time" in capfd.readouterr().err
+    assert accuracy.main(["run", "alone", "--threads", "1"]) == 0
+    record = campaign.read("alone").records("er")[3]
+    header, (row,) = tables.rows_of(campaign.read("alone"))
+    assert row[header.index("wall s")] == f"{record['wall_seconds']:.1f}"
+
+
 def test_a_setting_that_is_new_since_a_record_has_its_default_there(write, tmp_path):
     write(runs=["er"])
     assert accuracy.main(["run", "tiny", "--threads", "1"]) == 0
