@@ -26,7 +26,7 @@ def answers(
     was_training = [module.training for module in network.modules()]
     network.eval()
     collected = []
-    size = inference_batch(policy.large.size)
+    size = inference_batch(network, policy.large.size)
     with torch.no_grad():
         for start in range(0, len(ids), size):
             batch = images.gather(ids[start : start + size])

@@ -4,6 +4,7 @@ What autograd keeps for the backward pass is most of a run's memory. Here the fo
 backward pass computes the rest again, so that a step's losses, and the loop around them, need not know of it.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -59,12 +60,15 @@ def in_parts(answer: Callable[[Tensor], Tensor], images: Tensor, size: int) -> T
     return torch.cat([answer(part) for part in images.split(size)])
 
 
-def inference_batch(size: int) -> int:
+def inference_batch(network: Network, size: int) -> int:
     """Images per pass of sweeps and evaluation: few enough to need less memory than training does.
 
-    It depends on the image size alone, whatever the training batch is, so that the stored bits do not either.
+    As many as make a first map, the largest of all, of 8 MiB: small networks would spend their time on calls otherwise.
+    It depends on network and image size alone, whatever the training batch is, so that the stored bits do not either.
     """
-    return min(256, max(16, 2**15 // size**2))
+    first = next(module for module in network.stem if isinstance(module, nn.Conv2d))
+    side = math.ceil(size / first.stride[0])
+    return min(256, max(16, 2**21 // (first.out_channels * side**2)))
 
 
 def _trains_batchnorm(network: Network) -> bool:

@@ -90,7 +90,7 @@ class Prober:
         size = self._config.views.large.size
         was_training = [module.training for module in self._network.modules()]
         self._network.eval()
-        images = self._images(passes.inference_batch(size), size)
+        images = self._images(passes.inference_batch(self._network, size), size)
         for _ in range(2):  # the second counts, as in _share
             accounting.forget_peak(self._device)
             before = accounting.in_use(self._device)

@@ -123,7 +123,7 @@ def sweep(
     was_training = [module.training for module in network.modules()]
     network.eval()
     with torch.no_grad():
-        for role, keys in track(list(_pool_views(policy, unlabeled, labeled, replay, pool))):
+        for role, keys in track(list(_pool_views(network, policy, unlabeled, labeled, replay, pool))):
             bank.write(keys.ids, bank_slots(keys), answer(network, render(keys)), role=role)
     bank.commit()
     for module, training in zip(network.modules(), was_training, strict=True):
@@ -131,7 +131,7 @@ def sweep(
 
 
 def _pool_views(
-    policy: ViewPolicy, unlabeled: np.ndarray, labeled: np.ndarray, replay: np.ndarray, pool: Pool
+    network: Network, policy: ViewPolicy, unlabeled: np.ndarray, labeled: np.ndarray, replay: np.ndarray, pool: Pool
 ) -> Iterator[tuple[str, ViewKeys]]:
     """Every view the pool holds, in batches of one kind and slot over sorted images."""
     counts = {"large": policy.large.count, "small": policy.small.count, "support": LABELED_VIEWS}
@@ -139,7 +139,7 @@ def _pool_views(
     wanted += [("replay", "support", replay), ("support", "support", labeled)]
     for role, kind, ids in wanted:
         ids = np.sort(ids)
-        batch = inference_batch(policy.crop(kind).size)
+        batch = inference_batch(network, policy.crop(kind).size)
         for slot in pool.slots(kind, counts[kind]):
             for start in range(0, len(ids), batch):
                 part = ids[start : start + batch]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from nncsl import accounting, networks, passes, run, spill, staged, teachers
+from nncsl import accounting, config, networks, passes, run, spill, staged, teachers
 from nncsl.config import NetworkConfig
 from nncsl.passes import Passes
 from tests.nncsl.scenes import SecondTask
@@ -197,3 +197,24 @@ def small_network(*, frozen, stem="cifar"):
     network = networks.build(shape, 3, 10, 0)
     networks.set_mode(network, training=True, freeze_batchnorm=frozen)
     return network
+
+
+@pytest.mark.parametrize(
+    ("preset", "kind", "expected"),
+    [
+        ("cifar10", "large", 32),
+        ("cifar10-small", "large", 256),
+        ("cifar10-small", "small", 256),
+        ("imagenet100", "large", 16),
+        ("imagenet100", "small", 16),
+        ("digits", "large", 256),
+    ],
+)
+def test_passes_without_gradient_are_large_for_small_maps_only(preset, kind, expected):
+    settings = config.load(preset, [])
+    network = networks.build(settings.network, len(settings.views.mean), 10, seed=0)
+    size = settings.views.crop(kind).size
+    assert passes.inference_batch(network, size) == expected
+    with torch.no_grad():
+        first = network.stem[0](torch.zeros(expected, len(settings.views.mean), size, size))
+    assert first.nbytes <= 2**23 or expected == 16  # fewer would only make more calls
