@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nncsl.config import Config
 from nncsl.data.policy import ViewPolicy
-from nncsl.data.rng import permutation, stream_key, uniforms
+from nncsl.data.rng import permutation, permutations, stream_key, uniforms
 from nncsl.data.tasks import Stream, Task
 from nncsl.data.views import make_views
 from nncsl.memory import Memory
@@ -127,22 +127,23 @@ class Batches:
 
     def _supports(self, now: int, pool: Pool) -> tuple[ViewKeys, np.ndarray, np.ndarray]:
         """Classes stay balanced: one with fewer than ``per_class`` images shows them again in other views."""
-        ids, labels, turns = [], [], []
-        for label, members in self._by_class.items():
-            order = permutation(stream_key(self._seed, "supports", self._task.index, label, now), len(members))
-            picks = np.resize(members[order], self._per_class)
-            ids.append(picks)
-            labels.append(np.full(self._per_class, label))
-            turns.append(np.arange(self._per_class) // len(members))
+        keys = [stream_key(self._seed, "supports", self._task.index, label, now) for label in self._by_class]
+        orders = permutations(keys, [len(members) for members in self._by_class.values()])
+        picks = np.arange(self._per_class)
+        ids, turns = [], []
+        for members, order in zip(self._by_class.values(), orders, strict=True):
+            ids.append(members[order[picks % len(members)]])
+            turns.append(picks // len(members))
         all_ids, all_turns = np.concatenate(ids), np.concatenate(turns)
+        labels = np.repeat(list(self._by_class), self._per_class)
         old = np.isin(all_ids, list(self._old_ids))
         moment = now * self._per_class + all_turns
         fresh = self._slots("support", all_ids, moment, LABELED_VIEWS, Pool())
         # Only what the teacher must know comes from its pool: supports of the current task always are fresh.
         pooled = self._slots("support", all_ids, moment, LABELED_VIEWS, pool)
         slots = np.where(old[:, None], pooled, fresh).T.reshape(-1)
-        keys = ViewKeys("support", np.tile(all_ids, LABELED_VIEWS), slots)
-        return keys, np.tile(np.concatenate(labels), LABELED_VIEWS), np.tile(old, LABELED_VIEWS)
+        supports = ViewKeys("support", np.tile(all_ids, LABELED_VIEWS), slots)
+        return supports, np.tile(labels, LABELED_VIEWS), np.tile(old, LABELED_VIEWS)
 
     def _views(self, kind: str, ids: np.ndarray, views: int, epoch: int, pool: Pool) -> ViewKeys:
         slots = self._slots(kind, ids, np.full(len(ids), epoch), views, pool)

@@ -7,8 +7,8 @@ from nncsl.data import rng
 
 def test_published_vectors():
     """Known answers of Philox4x32-10, published with the Random123 library."""
-    zero = rng._philox(0, [np.zeros(1, np.uint64)] * 4)
-    ones = rng._philox(2**64 - 1, [np.full(1, 0xFFFFFFFF, np.uint64)] * 4)
+    zero = rng._philox(np.uint64(0), [np.zeros(1, np.uint64)] * 4)
+    ones = rng._philox(np.uint64(2**64 - 1), [np.full(1, 0xFFFFFFFF, np.uint64)] * 4)
     assert [int(w[0]) for w in zero] == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
     assert [int(w[0]) for w in ones] == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
 
@@ -53,3 +53,9 @@ def test_permutation_is_one_and_stable_over_platforms():
     assert not np.array_equal(order, rng.permutation(rng.stream_key(1, "x"), 1000))
     assert rng.permutation(7, 6).tolist() == [2, 4, 5, 3, 1, 0]
     assert rng.permutation(rng.stream_key(0, "x"), 6).tolist() == [1, 2, 4, 3, 0, 5]
+
+
+def test_many_permutations_at_once_are_those_of_their_keys():
+    keys, sizes = [rng.stream_key(i) for i in range(5)], [5, 1, 0, 7, 300]
+    for order, key, size in zip(rng.permutations(keys, sizes), keys, sizes, strict=True):
+        assert np.array_equal(order, rng.permutation(key, size)) and sorted(order) == list(range(size))
