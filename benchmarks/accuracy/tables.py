@@ -14,13 +14,16 @@ COLUMNS: dict[str, Callable[[Record], float | None]] = {
     "incremental": lambda r: r["summary"]["average_incremental_accuracy"],
     "forgetting": lambda r: r["summary"]["forgetting"],
 }
-COSTS: dict[str, Callable[[Record], float | None]] = {
-    "CPU s": lambda r: r.get("cpu_seconds"),
+# Threads wait for each other, which counts too: CPU time is that of runs with one.
+CPU_TIME: dict[str, Callable[[Record], float | None]] = {
+    "CPU s": lambda r: r.get("cpu_seconds") if r["machine"]["threads"] == 1 else None
+}
+WALL_TIME: dict[str, Callable[[Record], float | None]] = {"wall s": lambda r: r["wall_seconds"]}
+MEMORY: dict[str, Callable[[Record], float | None]] = {
     "peak MB": lambda r: r["summary"]["peak_memory"]["total"] / 1e6,
     "teacher MB": lambda r: r["summary"]["peak_memory"]["teacher"] / 1e6,
     "bank MB": lambda r: r["summary"]["peak_memory"]["bank"] / 1e6,
 }
-WALL_TIME: dict[str, Callable[[Record], float | None]] = {"wall s": lambda r: r["wall_seconds"]}
 
 
 def show(campaign: Campaign, *, markdown: bool = False) -> None:
@@ -37,8 +40,10 @@ def show(campaign: Campaign, *, markdown: bool = False) -> None:
 
 
 def rows_of(campaign: Campaign) -> tuple[list[str], list[list[str]]]:
-    """Header and rows. With a reference the costs are shown too, and each seed's difference to the reference's."""
-    columns = COLUMNS | (WALL_TIME if campaign.timed else {}) | (COSTS if campaign.reference else {})
+    """Header and rows; costs where runs are compared with a reference or timed, and differences to it seed by seed."""
+    columns = COLUMNS
+    if campaign.reference or campaign.timed:
+        columns = columns | (WALL_TIME if campaign.timed else CPU_TIME) | MEMORY
     header = ["run", "seeds", *(["paper"] if campaign.paper else []), *columns]
     header += [f"minus {campaign.reference}"] if campaign.reference else []
     rows = []

@@ -132,11 +132,13 @@ def test_the_table_has_means_deviations_paper_and_differences(write, tmp_path, c
                 config = campaign.typed.plain(entry.config)
                 entry.result.parent.mkdir(parents=True, exist_ok=True)
                 record = {"summary": summary | {"peak_memory": peak}, "config": config, "cpu_seconds": 10.0}
-                entry.result.write_text(json.dumps(record))
+                threads = 2 if entry.name == "finetune" and seed == 2 else 1
+                entry.result.write_text(json.dumps(record | {"machine": {"threads": threads}}))
     header, (er, finetune) = tables.rows_of(campaign.read("tiny"))
     er, finetune = dict(zip(header, er, strict=True)), dict(zip(header, finetune, strict=True))
     assert er["average accuracy"] == "52.0 ± 2.8" and er["paper"] == "36.3" and finetune["paper"] == ""
     assert er["CPU s"] == "10.0 ± 0.0" and er["bank MB"] == "1.0 ± 0.0"
+    assert finetune["CPU s"] == "10.0"  # one of its runs had two threads, whose waiting counts
     assert finetune["minus er"] == "-7.0 ± 1.4"  # of 6 and 8: seeds are compared with themselves
     accuracy.main(["table", "tiny", "--markdown"])
     assert "| er | 2 | 36.3 | 52.0 ± 2.8 |" in capfd.readouterr().out
