@@ -32,6 +32,7 @@ from torch.nn.functional import normalize
 
 from benchmarks.bank_history import current_commit
 from benchmarks.bank_projections import digit_projections
+from benchmarks.machine import processor
 from featurebank import FeatureBank
 from featurebank.codecs import make_codec
 from featurebank.shard import read_column, read_layout
@@ -250,7 +251,7 @@ def main(argv: list[str] | None = None) -> int:
         "command": " ".join(["python -m benchmarks.bank", *(sys.argv[1:] if argv is None else argv)]),
         "commit": commit,
         "seed": 0,
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, 1 thread used",
+        "machine": f"{processor()}, {os.cpu_count()} cores, 1 thread used",
         "load average before": load,  # well above 1: others were at work, only ratios within a section count
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "h5py": h5py.__version__},
         "missed targets": [" ".join(map(str, row[:3])) for row in missed],

@@ -24,6 +24,7 @@ from benchmarks import kernels_measure as measure
 from benchmarks import kernels_static as static
 from benchmarks.kernels_plots import plot
 from benchmarks.kernels_providers import Problem, problem, providers
+from benchmarks.machine import processor
 
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = ["kernel", "provider", "mode", "N", "K", "C", "D", "dtype", "device", "threads", "repeats",
@@ -96,12 +97,6 @@ def _summary(rows: list[dict[str, Any]]) -> str:
     return " | ".join([head, *cells])
 
 
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*:\s*(.*)", info.read_text()) if info.exists() else None
-    return found[1] if found else platform.processor()
-
-
 def _facts(argv: list[str], limits: dict[int, float | None]) -> dict[str, Any]:
     """What one needs to know to read or repeat a result."""
     try:
@@ -116,7 +111,7 @@ def _facts(argv: list[str], limits: dict[int, float | None]) -> dict[str, Any]:
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "processor": _processor(),
+        "processor": processor(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "limit_gflops_by_threads": {str(t): None if v is None else round(v / 1e9, 1) for t, v in limits.items()},
         "limit": "data sheet" if torch.cuda.is_available() else "best of 30 products [1024, 128] x [128, 4096]",

@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.machine import processor
 from nncsl import config, methods, typed
 from nncsl.config import Config
 from nncsl.errors import ConfigError
@@ -133,7 +133,7 @@ def run(entry: Entry, threads: int, data_dir: str | None) -> str:
         "command": "nncsl train " + " ".join(entry.arguments),
         "config": typed.plain(entry.config),
         "commit": commit,
-        "machine": {"processor": _processor(), "cores": os.cpu_count(), "threads": threads},
+        "machine": {"processor": processor(), "cores": os.cpu_count(), "threads": threads},
         # Of the whole process: data, sweeps and evaluation too. A resumed run's first part is not known any more.
         "wall_seconds": None if begun else round(time.monotonic() - started, 1),
         "cpu_seconds": None if begun else round(cpu_seconds, 1),
@@ -194,14 +194,6 @@ def _comparable(settings: Config) -> Config:
 
 def _short(value: float | None) -> float | None:
     return value if value is None else float(f"{value:.4g}")
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.machine()
 
 
 def _git(*arguments: str) -> str:

@@ -41,6 +41,7 @@ def test_runs_are_recorded_skipped_and_made_again(write, tmp_path, capfd):
     assert record["config"]["method"] == "csl" and record["config"]["seed"] == 3
     assert record["summary"]["seed"] == 3 and "--seed 3" in record["command"] and record["commit"]
     assert record["cpu_seconds"] > 0 and record["wall_seconds"] > 0 and record["machine"]["threads"] == 1
+    assert record["machine"]["processor"]
     assert record["curves"]["task"] == [0] and 0 <= record["curves"]["unlabeled_accuracy"][0] <= 100
     capfd.readouterr()
     assert accuracy.main(["run", "tiny", "--threads", "1"]) == 0
