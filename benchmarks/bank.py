@@ -30,9 +30,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from benchmarks.bank_history import current_commit
 from benchmarks.bank_projections import digit_projections
-from benchmarks.machine import processor
+from benchmarks.provenance import current_commit, processor
 from featurebank import FeatureBank
 from featurebank.codecs import make_codec
 from featurebank.shard import read_column, read_layout

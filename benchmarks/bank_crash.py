@@ -28,8 +28,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.bank_history import Broken, current_commit, play, start, steps_held, writer_finds_clean_directory
+from benchmarks.bank_history import Broken, play, start, steps_held, writer_finds_clean_directory
 from benchmarks.bank_power import Recorder, Volume
+from benchmarks.provenance import current_commit
 from featurebank import CorruptBank, FeatureBank
 
 Accident = dict[str, object]

@@ -5,7 +5,6 @@ The crash campaign plays it, interrupts it in every way it can think of, and com
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import torch
@@ -20,12 +19,6 @@ Content = dict[str, dict[str, tuple[int, ...]]]
 
 class Broken(AssertionError):
     """The bank did not keep a promise."""
-
-
-def current_commit() -> str:
-    """Of the code that runs, for the record."""
-    asked = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=40"], capture_output=True, text=True)
-    return asked.stdout.strip()
 
 
 def content_after(steps: int) -> Content:

@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bank_history import current_commit
+from benchmarks.provenance import current_commit
 from nncsl.checkpoint import write_text
 from nncsl.config import parse_bytes
 

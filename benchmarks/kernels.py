@@ -12,7 +12,6 @@ import datetime
 import json
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +23,7 @@ from benchmarks import kernels_measure as measure
 from benchmarks import kernels_static as static
 from benchmarks.kernels_plots import plot
 from benchmarks.kernels_providers import Problem, problem, providers
-from benchmarks.machine import processor
+from benchmarks.provenance import current_commit, processor
 
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = ["kernel", "provider", "mode", "N", "K", "C", "D", "dtype", "device", "threads", "repeats",
@@ -99,15 +98,9 @@ def _summary(rows: list[dict[str, Any]]) -> str:
 
 def _facts(argv: list[str], limits: dict[int, float | None]) -> dict[str, Any]:
     """What one needs to know to read or repeat a result."""
-    try:
-        root = Path(__file__).parent
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True)
-        revision = commit.stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        revision = "unknown"
     return {
         "command": re.sub(r" --out[ =]\S+", "", " ".join(["python -m benchmarks.kernels", *argv])),
-        "commit": revision,
+        "commit": current_commit(),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "torch": torch.__version__,

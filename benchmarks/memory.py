@@ -24,7 +24,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bank_history import current_commit
+from benchmarks.provenance import current_commit
 from benchmarks.step import StepBench
 from nncsl import accounting, passes, teachers
 from nncsl.run import find_device

@@ -22,6 +22,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.provenance import current_commit, processor
 from benchmarks.views import quantiles, small_images
 from nncsl import accounting, config, engine, methods, networks, optim, passes, teachers, typed
 from nncsl.checkpoint import write_text
@@ -185,6 +186,8 @@ def measure(options: argparse.Namespace, bench: StepBench) -> dict[str, Any]:
     return {
         "command": f"python -m benchmarks.step --repeats {options.repeats} --batch {options.batch}"
         + (" --data-dir DATA" if options.data_dir else ""),
+        "commit": current_commit(),
+        "machine": {"processor": processor(), "cores": os.cpu_count()},
         "versions": versions(),
         "images": bench.images,
         "views": {"large": 2 * options.batch, "small": 2 * options.batch, "supports": 20 * options.per_class},

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.machine import processor
+from benchmarks.provenance import current_commit, processor
 from benchmarks.views import small_images
 from nncsl import config, engine, methods, networks, optim
 from nncsl.checkpoint import write_text
@@ -57,6 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     settings = config.load(options.preset)
     report: dict[str, Any] = {
         "command": f"python -m benchmarks.throughput --preset {options.preset} --threads {options.threads}",
+        "commit": current_commit(),
         "machine": {"processor": processor(), "cores": os.cpu_count(), "threads": options.threads},
         "versions": versions(),
         "peak": peaks(options.repeats),

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.datasets import load_sample_images
 
-from benchmarks.machine import processor
+from benchmarks.provenance import current_commit, processor
 from nncsl.checkpoint import write_text
 from nncsl.data import colors, crops, views
 from nncsl.data.views import Crop, ViewPolicy, draw, make_views, render
@@ -64,6 +64,7 @@ def main(argv: list[str] | None = None) -> int:
     images = {"cifar": small, "imagenet": large_images(20)}
     with one_thread():
         report = {
+            "commit": current_commit(),
             "machine": {"processor": processor(), "cores": os.cpu_count(), "threads": 1},
             "versions": {"torch": torch.__version__, "torchvision": torchvision.__version__, "numpy": np.__version__},
             "images": {"cifar": source, "imagenet": "two photos resized to 256 x 384"},

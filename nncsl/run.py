@@ -1,17 +1,15 @@
-"""A run and its folder: starting, resuming, summarizing and evaluating it again."""
+"""A run and its folder: starting, resuming and summarizing it."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
 
-import kernels
 from featurebank.errors import BankError
-from nncsl import accounting, checkpoint, engine, evaluation, methods, metrics, planning, run_folder, teachers, typed
+from nncsl import accounting, checkpoint, engine, methods, metrics, planning, run_folder, typed
 from nncsl import config as configs
 from nncsl import tensorboard as events
 from nncsl.budget import baseline
@@ -114,34 +112,6 @@ def resume(
     elif config.memory_budget:
         base = baseline(config, device, folder, source.nbytes)
     return _train(config, source, tasks, folder, device, base, resumed=True, quiet=quiet, report=report)
-
-
-def evaluate(folder: Path) -> dict[str, Any]:
-    """Accuracies of a run's last checkpoint: by the linear head, and by soft nearest neighbours among the memory."""
-    config = run_folder.read_config(folder)
-    saved = checkpoint.load(folder / "checkpoint" / "state.pt")
-    state = RunState.unpack(saved["state"])
-    source, tasks = open_data(config)
-    device = find_device(config.device)
-    network = engine.build_network(config, source).to(device)
-    network.load_state_dict(saved["network"])
-    trained = min(state.task + bool(state.epoch + state.step), len(tasks))
-    if not trained:
-        raise UserError(f"{folder} has not been trained yet: there is nothing to evaluate")
-    seen = torch.zeros(source.num_classes, dtype=torch.bool)
-    seen[[c for task in tasks[:trained] for c in task.classes]] = True
-    logits, labels = evaluation.test_logits(network, source, config.views, device)
-    shown = tasks[:trained]
-    result: dict[str, Any] = {"tasks": trained, "linear": evaluation.accuracy_by_task(logits, labels, shown, seen)}
-    ids = np.concatenate([state.memory.ids, *(task.labeled for task in tasks[state.task : trained])])
-    if len(ids):
-        arguments = (config.views, device, teachers.unit_projections)
-        supports = evaluation.answers(network, source.train, ids, *arguments)
-        queries = evaluation.answers(network, source.test, np.arange(len(source.test)), *arguments)
-        known = torch.from_numpy(source.train_labels[ids])
-        probabilities = kernels.snn(queries, supports, known, num_classes=source.num_classes, temperature=config.tau)
-        result["nearest_neighbours"] = evaluation.accuracy_by_task(probabilities, labels, shown, seen)
-    return result
 
 
 def find_device(name: str) -> torch.device:

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.machine import processor
+from benchmarks.provenance import current_commit, processor
 from nncsl import config, methods, typed
 from nncsl.config import Config
 from nncsl.errors import ConfigError
@@ -122,8 +122,7 @@ def run(entry: Entry, threads: int, data_dir: str | None) -> str:
     begun = _begun(entry)
     arguments = [*entry.arguments, *(("--data-dir", data_dir) if data_dir else ())]
     where = ["--resume", str(entry.folder)] if begun else ["--out", str(entry.folder), *arguments]
-    commit = _git("rev-parse", "HEAD")
-    commit += "+changes" if _git("status", "--porcelain", "-uno", "--", ":!/benchmarks/results") else ""
+    commit = current_commit()
     started = time.monotonic()
     failure, cpu_seconds = _train(where, threads)
     if failure:
@@ -194,7 +193,3 @@ def _comparable(settings: Config) -> Config:
 
 def _short(value: float | None) -> float | None:
     return value if value is None else float(f"{value:.4g}")
-
-
-def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=HERE).stdout.strip()

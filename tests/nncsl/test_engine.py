@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from featurebank import fingerprint
-from nncsl import engine, evaluation, methods, networks, optim, run
+from nncsl import engine, evaluation, methods, networks, optim, run, trained
 from nncsl.data.batches import Batches
 from nncsl.data.tasks import Stream
 from nncsl.engine import DivergenceError
@@ -117,7 +117,7 @@ def test_divergence_stops_with_the_last_good_checkpoint(small, make_run):
 
 def test_eval_gives_the_runs_own_accuracies_and_a_second_opinion(small, tmp_path):
     summary = run.start(small("epochs=1"), tmp_path / "run", quiet=True)
-    result = run.evaluate(tmp_path / "run")
+    result = trained.evaluate(tmp_path / "run")
     assert result["linear"] == summary["accuracy_matrix"][-1]
     assert len(result["nearest_neighbours"]) == 5 and all(0 <= v <= 100 for v in result["nearest_neighbours"])
 

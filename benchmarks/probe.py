@@ -1,0 +1,120 @@
+"""What the features of finished runs know, whatever their heads make of it.
+
+``python -m benchmarks.probe RUN ...`` fits a logistic regression to the labels of 5,000 training images, on the final
+backbone's features, and tells how many of the test images it recognizes; and how many dimensions the projections of the
+test images use (their effective rank; 1: all are parallel, the nearest-neighbour losses have collapsed). Labels that a
+run never saw are used here: this measures representations, it is no method. Rows are added to, or replaced in,
+benchmarks/results/probe.csv.
+"""
+
+import argparse
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+
+from benchmarks.provenance import current_commit
+from nncsl import evaluation, teachers
+from nncsl.checkpoint import write_text
+from nncsl.data.rng import permutation, stream_key
+from nncsl.networks import Network
+from nncsl.trained import reopen
+
+RESULTS = Path(__file__).parent / "results" / "probe.csv"
+SETTINGS = ("dataset", "method", "optimizer", "batchnorm", "teacher_mode", "epochs", "unlabelled_fraction", "seed")
+Row = dict[str, str]
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.probe", description=__doc__.splitlines()[0])
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of finished runs")
+    parser.add_argument("--labels", type=int, default=5000, help="training images to fit (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="CSV file (default: %(default)s)")
+    options = parser.parse_args(argv)
+    rows = read(options.out)
+    for folder in options.runs:
+        if not (folder / "summary.json").exists():
+            parser.error(f"{folder} is not a finished run: summary.json is not in it")
+        row = probe(folder, options.labels)
+        rows[row["run"]] = row
+        print(f"{row['run']}: probed", flush=True)
+        write(options.out, rows)
+    show(rows)
+    return 0
+
+
+def probe(folder: Path, count: int) -> Row:
+    """One run's row."""
+    trained = reopen(folder)
+    source, network, device = trained.source, trained.network, trained.device
+    policy = trained.config.views
+    order = permutation(stream_key(0, "probe"), len(source.train_labels))
+    known, tested = np.sort(order[:count]), np.arange(len(source.test))
+    fitted = evaluation.answers(network, source.train, known, policy, device, features)
+    asked = evaluation.answers(network, source.test, tested, policy, device, features)
+    projections = evaluation.answers(network, source.test, tested, policy, device, teachers.unit_projections)
+    accuracy = linear_accuracy(fitted, source.train_labels[known], asked, source.test_labels)
+    summary = json.loads((folder / "summary.json").read_text())
+    return {
+        "run": "/".join(folder.resolve().parts[-2:]),
+        "average accuracy": f"{summary['average_accuracy']:.1f}",
+        "linear probe": f"{accuracy:.1f}",
+        "effective rank": f"{effective_rank(projections):.1f}",
+        "labels": str(len(known)),
+        **{name: str(getattr(trained.config, name)) for name in SETTINGS},
+        "commit": current_commit(),
+    }
+
+
+def features(network: Network, images: Tensor) -> Tensor:
+    return network(images).features
+
+
+def linear_accuracy(known: Tensor, labels: np.ndarray, asked: Tensor, expected: np.ndarray) -> float:
+    """Percent of ``asked`` [m, F] that a logistic regression on ``known`` [n, F] gives its ``expected`` label [m]."""
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
+    return 100.0 * float(model.fit(known.numpy(), labels).score(asked.numpy(), expected))
+
+
+def effective_rank(vectors: Tensor) -> float:
+    """exp of the entropy of the shares of [n, D] vectors' second moments: 1 if all are parallel, D if evenly spread."""
+    moments = torch.linalg.svdvals(vectors.double()).square()
+    shares = moments / moments.sum()
+    return float(torch.special.entr(shares).sum().exp())
+
+
+def read(path: Path) -> dict[str, Row]:
+    """Rows by run; none where there is no file yet."""
+    if not path.exists():
+        return {}
+    with path.open(newline="") as file:
+        return {row["run"]: row for row in csv.DictReader(file)}
+
+
+def write(path: Path, rows: dict[str, Row]) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(next(iter(rows.values()))), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows[run] for run in sorted(rows))
+    write_text(path, text.getvalue())
+
+
+def show(rows: dict[str, Row]) -> None:
+    columns = ("run", "average accuracy", "linear probe", "effective rank")
+    table = Table(*columns)
+    for run in sorted(rows):
+        table.add_row(*(rows[run][column] for column in columns))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
