@@ -4,22 +4,28 @@
     python -m benchmarks.accuracy run NAME ... [--only RUN ...] [--seeds N ...] [--jobs 2] [--data-dir DIR]
     python -m benchmarks.accuracy table NAME ... [--markdown]
     python -m benchmarks.accuracy plot NAME ...
+    python -m benchmarks.accuracy document
 
 A campaign is a yaml file in benchmarks/accuracy/campaigns. Finished runs are skipped, also those that another campaign
 has recorded with the same settings; interrupted ones go on, and runs whose settings have changed since are made again.
-Each result is the run's summary.json with its curves, resolved settings, commit, command and machine.
+Each result is the run's summary.json with its curves, resolved settings, commit, command and machine. `document` renews
+the tables in REPRODUCIBILITY.md from them.
 """
 
 import argparse
 import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from benchmarks.accuracy import campaign, plots, tables
+from nncsl.checkpoint import write_text
+
+DOCUMENT = Path(__file__).parents[2] / "REPRODUCIBILITY.md"
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__.splitlines()[0])
-    parser.add_argument("action", choices=("list", "run", "table", "plot"))
+    parser.add_argument("action", choices=("list", "run", "table", "plot", "document"))
     parser.add_argument("campaigns", nargs="*", metavar="NAME", help="names that `list` shows (default: all)")
     parser.add_argument("--only", nargs="+", metavar="RUN", help="run these of the campaigns' runs, not all")
     parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="run these of the campaigns' seeds, not all")
@@ -34,6 +40,9 @@ def main(argv: list[str] | None = None) -> int:
             parser.error(f"campaign: expected one of {', '.join(names)}, got {name}")
     if options.action == "list":
         print("\n".join(names))
+        return 0
+    if options.action == "document":
+        write_text(DOCUMENT, tables.documented(DOCUMENT.read_text()))
         return 0
     chosen = [campaign.read(name) for name in options.campaigns or names]
     if options.action == "plot":

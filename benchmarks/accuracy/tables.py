@@ -1,25 +1,24 @@
 """Campaigns as tables: mean and standard deviation over the recorded seeds of each run, the paper's value beside it."""
 
+import re
 import statistics
 from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.accuracy.campaign import Campaign, Record
+from benchmarks.accuracy.campaign import Campaign, Record, read
 
 # Column -> a record's value; None where it was not measured.
-COLUMNS: dict[str, Callable[[Record], float | None]] = {
+Columns = dict[str, Callable[[Record], float | None]]
+COLUMNS: Columns = {
     "average accuracy": lambda r: r["summary"]["average_accuracy"],
     "incremental": lambda r: r["summary"]["average_incremental_accuracy"],
     "forgetting": lambda r: r["summary"]["forgetting"],
 }
 # Threads wait for each other, which counts too: CPU time is that of runs with one.
-CPU_TIME: dict[str, Callable[[Record], float | None]] = {
-    "CPU s": lambda r: r.get("cpu_seconds") if r["machine"]["threads"] == 1 else None
-}
-WALL_TIME: dict[str, Callable[[Record], float | None]] = {"wall s": lambda r: r["wall_seconds"]}
-MEMORY: dict[str, Callable[[Record], float | None]] = {
+CPU_TIME: Columns = {"CPU s": lambda r: r.get("cpu_seconds") if r["machine"]["threads"] == 1 else None}
+MEMORY: Columns = {
     "peak MB": lambda r: r["summary"]["peak_memory"]["total"] / 1e6,
     "teacher MB": lambda r: r["summary"]["peak_memory"]["teacher"] / 1e6,
     "bank MB": lambda r: r["summary"]["peak_memory"]["bank"] / 1e6,
@@ -28,22 +27,32 @@ MEMORY: dict[str, Callable[[Record], float | None]] = {
 
 def show(campaign: Campaign, *, markdown: bool = False) -> None:
     """Prints the campaign's table."""
-    header, rows = rows_of(campaign)
     if markdown:
-        lines = [header, ["---"] * len(header), *rows]
-        print("\n".join("| " + " | ".join(line) + " |" for line in lines))
+        print(as_markdown(campaign))
         return
+    header, rows = rows_of(campaign)
     table = Table(*header, title=campaign.name, title_justify="left")
     for row in rows:
         table.add_row(*row)
     Console().print(table)
 
 
+def as_markdown(campaign: Campaign) -> str:
+    header, rows = rows_of(campaign)
+    return "\n".join("| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *rows))
+
+
+def documented(text: str) -> str:
+    """A markdown page whose tables, each from ``<!-- campaign NAME -->`` to ``<!-- end -->``, are made anew."""
+    place = re.compile(r"(<!-- campaign ([\w-]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+    return place.sub(lambda found: f"{found[1]}\n{as_markdown(read(found[2]))}\n\n", text)
+
+
 def rows_of(campaign: Campaign) -> tuple[list[str], list[list[str]]]:
     """Header and rows; costs where runs are compared with a reference or timed, and differences to it seed by seed."""
     columns = COLUMNS
     if campaign.reference or campaign.timed:
-        columns = columns | (WALL_TIME if campaign.timed else CPU_TIME) | MEMORY
+        columns = columns | (_wall_time(campaign) if campaign.timed else CPU_TIME) | MEMORY
     header = ["run", "seeds", *(["paper"] if campaign.paper else []), *columns]
     header += [f"minus {campaign.reference}"] if campaign.reference else []
     rows = []
@@ -68,6 +77,27 @@ def spread(values: Sequence[float | None]) -> str:
         return ""
     deviation = f" ± {statistics.stdev(known):.1f}" if len(known) > 1 else ""
     return f"{statistics.mean(known):.1f}{deviation}"
+
+
+def _wall_time(campaign: Campaign) -> Columns:
+    """Minutes; beside a reference also what they are of its time, and where they went: ratios outlive a machine."""
+    minutes: Columns = {"wall min": lambda r: r["wall_seconds"] / 60}
+    if not campaign.reference:
+        return minutes
+    others = campaign.records(campaign.reference)
+
+    def percent(seconds: Callable[[Record], float]) -> Callable[[Record], float | None]:
+        def share(record: Record) -> float | None:
+            other = others.get(record["summary"]["seed"])
+            return 100 * seconds(record) / other["wall_seconds"] if other else None
+
+        return share
+
+    return minutes | {
+        f"% of {campaign.reference}'s": percent(lambda r: r["wall_seconds"]),
+        "training": percent(lambda r: r["summary"]["seconds"]),
+        "the rest": percent(lambda r: r["wall_seconds"] - r["summary"]["seconds"]),
+    }
 
 
 def _difference(campaign: Campaign, records: dict[int, Record]) -> str:

@@ -81,7 +81,29 @@ def test_wall_time_is_that_of_the_timed_campaign_itself(write, capfd):
     assert accuracy.main(["run", "alone", "--threads", "1"]) == 0
     record = campaign.read("alone").records("er")[3]
     header, (row,) = tables.rows_of(campaign.read("alone"))
-    assert row[header.index("wall s")] == f"{record['wall_seconds']:.1f}"
+    assert row[header.index("wall min")] == f"{record['wall_seconds'] / 60:.1f}"
+
+
+def test_wall_time_beside_a_reference_is_a_share_of_its_time(write, tmp_path):
+    write(runs=["er", "finetune"], timed=True, reference="er")
+    peak = {"total": 3e6, "teacher": 0, "bank": 0}
+    summary = {
+        "seed": 3,
+        "average_accuracy": 1,
+        "average_incremental_accuracy": 1,
+        "forgetting": 1,
+        "peak_memory": peak,
+    }
+    (tmp_path / "results" / "tiny").mkdir(parents=True)
+    for entry, wall, training in zip(campaign.read("tiny").entries, (120.0, 180.0), (90.0, 96.0), strict=True):
+        config = campaign.typed.plain(entry.config)
+        record = {"config": config, "summary": summary | {"seconds": training}, "wall_seconds": wall}
+        entry.result.write_text(json.dumps(record))
+    header, (er, finetune) = tables.rows_of(campaign.read("tiny"))
+    first = header.index("wall min")
+    assert header[first : first + 4] == ["wall min", "% of er's", "training", "the rest"]
+    assert er[first : first + 4] == ["2.0", "100.0", "75.0", "25.0"]
+    assert finetune[first : first + 4] == ["3.0", "150.0", "80.0", "70.0"]
 
 
 def test_a_setting_that_is_new_since_a_record_has_its_default_there(write, tmp_path):
@@ -161,3 +183,10 @@ def test_recorded_campaigns_are_valid(name):
     assert read.entries and set(read.paper) <= set(read.runs)
     assert read.reference is None or read.reference in read.runs
     assert all(entry.config.seed < 100 for entry in read.entries)  # those from 100 on are for tuning
+
+
+def test_the_document_has_the_tables_of_what_is_recorded():
+    text = accuracy.DOCUMENT.read_text()
+    assert "<!-- campaign cifar10-methods -->" in text
+    assert tables.documented(text) == text, "run python -m benchmarks.accuracy document"
+    assert tables.documented(text.replace("| finetune |", "| tuned |")) == text
