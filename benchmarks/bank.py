@@ -1,6 +1,6 @@
 """The feature bank against what one would use without it.
 
-    python -m benchmarks.bank [--quick] [--out benchmarks/results]
+    python -m nncsl.benchmarks.bank [--quick] [--out benchmarks/results]
 
 Gather: 256 random rows of [50000, 128] into a float32 tensor, other rows every time, all ways taking turns (medians).
 The bank looks keys up; its rivals are given row numbers. Also filling, opening and memory of a bank of 50,000 x 16 rows
@@ -30,11 +30,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from benchmarks.bank_projections import digit_projections
-from benchmarks.provenance import current_commit, processor
-from featurebank import FeatureBank
-from featurebank.codecs import make_codec
-from featurebank.shard import read_column, read_layout
+from nncsl.featurebank import FeatureBank
+from nncsl.featurebank.codecs import make_codec
+from nncsl.featurebank.shard import read_column, read_layout
+
+from .bank_projections import digit_projections
+from .provenance import current_commit, processor
 
 DIM, SLOTS = 128, 4
 CODECS = ("fp32", "fp16", "int8", "pq", "pq32")
@@ -115,7 +116,7 @@ def gather(folder: Path, rows: int, rounds: int) -> list[Row]:
 
 MEASURE = """
 import sys, time, torch
-from featurebank import FeatureBank
+from nncsl.featurebank import FeatureBank
 def memory(name):
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(name))
 torch.zeros(10).half().float()
@@ -226,7 +227,7 @@ def reached(value: float, target: str) -> bool:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.bank", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m nncsl.benchmarks.bank", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args(argv)
@@ -247,7 +248,7 @@ def main(argv: list[str] | None = None) -> int:
         verdict = f"  target {target}: {'reached' if reached(value, target) else 'MISSED'}" if target else ""
         print(f"{section:8} {what:36} {measure:42} {value:12.4g}{verdict}")
     about: dict[str, Any] = {
-        "command": " ".join(["python -m benchmarks.bank", *(sys.argv[1:] if argv is None else argv)]),
+        "command": " ".join(["python -m nncsl.benchmarks.bank", *(sys.argv[1:] if argv is None else argv)]),
         "commit": commit,
         "seed": 0,
         "machine": f"{processor()}, {os.cpu_count()} cores, 1 thread used",

@@ -1,6 +1,6 @@
 """Does a bank survive what can happen to it? Kills, crashes at every single write, flipped bits, truncated files.
 
-    python -m benchmarks.bank_crash [--kills 300] [--flips 400] [--truncations 400] [--seed 0] [--out DIRECTORY]
+    python -m nncsl.benchmarks.bank_crash [--kills 300] [--flips 400] [--truncations 400] [--seed 0] [--out DIRECTORY]
 
 A history of commits, new generations and evictions is played by a real process that is killed with SIGKILL at random
 moments, and replayed from a recording of its file operations with the power failing after each of them. Whatever is
@@ -28,10 +28,11 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.bank_history import Broken, play, start, steps_held, writer_finds_clean_directory
-from benchmarks.bank_power import Recorder, Volume
-from benchmarks.provenance import current_commit
-from featurebank import CorruptBank, FeatureBank
+from nncsl.featurebank import CorruptBank, FeatureBank
+
+from .bank_history import Broken, play, start, steps_held, writer_finds_clean_directory
+from .bank_power import Recorder, Volume
+from .provenance import current_commit
 
 Accident = dict[str, object]
 
@@ -198,7 +199,7 @@ def _complaint(check: object) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.bank_crash", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m nncsl.benchmarks.bank_crash", description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--flips", type=int, default=400)
     parser.add_argument("--truncations", type=int, default=400)
@@ -224,7 +225,7 @@ def main(argv: list[str] | None = None) -> int:
             failure = f"{type(error).__name__}: {error}"
     counts = Counter(str(accident["kind"]) for accident in accidents)
     summary = {
-        "command": " ".join(["python -m benchmarks.bank_crash", *(sys.argv[1:] if argv is None else argv)]),
+        "command": " ".join(["python -m nncsl.benchmarks.bank_crash", *(sys.argv[1:] if argv is None else argv)]),
         "commit": commit,
         "seed": options.seed,
         "seconds": round(time.perf_counter() - began, 1),

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from featurebank import BankError, FeatureBank
+from nncsl.featurebank import BankError, FeatureBank
 
 DIM, BATCH, CHUNKS = 16, 96, 3
 # What a bank holds: for every generation (by teacher) the step in which each batch of a role was written.

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from featurebank.files import Disk
+from nncsl.featurebank.files import Disk
 
 
 @dataclass(frozen=True)

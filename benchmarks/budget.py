@@ -1,6 +1,6 @@
 """Does a run keep within its --memory-budget? The real command at the cifar10 preset's sizes, watched from outside.
 
-``python -m benchmarks.budget --data-dir DIR`` runs ``nncsl train --preset cifar10 --memory-budget B`` for several
+``python -m nncsl.benchmarks.budget --data-dir DIR`` runs ``nncsl train --preset cifar10 --memory-budget B`` for several
 budgets: ResNet-18, 256 unlabeled images a step, every label and the whole training set in memory, but two tasks of one
 step each, and 100 test images. The resident set is sampled every 20 ms and compared with the plan and the budget.
 Writes benchmarks/results/budget.json; budgets that are recorded already are skipped.
@@ -19,9 +19,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.provenance import current_commit
 from nncsl.checkpoint import write_text
 from nncsl.config import parse_bytes
+
+from .provenance import current_commit
 
 RESULTS = Path(__file__).parent / "results" / "budget.json"
 RECORD = 3073  # bytes of a CIFAR-10 image and its label
@@ -29,7 +30,7 @@ SETTINGS = ("tasks=2", "epochs=1", "unlabelled_fraction=0.01024", "verify_data=f
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.budget", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m nncsl.benchmarks.budget", description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", type=Path, required=True, help="folder with cifar-10-batches-bin")
     parser.add_argument("--budgets", nargs="+", default=["0.5GB", "1GB", "2GB", "4GB"], help="default: 0.5 to 4 GB")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, for a quick trial")

@@ -1,9 +1,9 @@
 """Speed and memory of `kernels.snn` and `kernels.nnd_loss` against plain torch, torch.compile and SDPA.
 
-python -m benchmarks.kernels                measure on whatever device is there, write a csv, its json and plots
-python -m benchmarks.kernels --quick        the same at fewer sizes and repetitions
-python -m benchmarks.kernels --static       compile every Triton kernel for GPUs that need not be there
-python -m benchmarks.kernels --plot FILE    only draw a csv again
+python -m nncsl.benchmarks.kernels                measure on whatever device is there, write a csv, its json and plots
+python -m nncsl.benchmarks.kernels --quick        the same at fewer sizes and repetitions
+python -m nncsl.benchmarks.kernels --static       compile every Triton kernel for GPUs that need not be there
+python -m nncsl.benchmarks.kernels --plot FILE    only draw a csv again
 """
 
 import argparse
@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from benchmarks import kernels_measure as measure
-from benchmarks import kernels_static as static
-from benchmarks.kernels_plots import plot
-from benchmarks.kernels_providers import Problem, problem, providers
-from benchmarks.provenance import current_commit, processor
+from . import kernels_measure as measure
+from . import kernels_static as static
+from .kernels_plots import plot
+from .kernels_providers import Problem, problem, providers
+from .provenance import current_commit, processor
 
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = ["kernel", "provider", "mode", "N", "K", "C", "D", "dtype", "device", "threads", "repeats",
@@ -99,7 +99,7 @@ def _summary(rows: list[dict[str, Any]]) -> str:
 def _facts(argv: list[str], limits: dict[int, float | None]) -> dict[str, Any]:
     """What one needs to know to read or repeat a result."""
     return {
-        "command": re.sub(r" --out[ =]\S+", "", " ".join(["python -m benchmarks.kernels", *argv])),
+        "command": re.sub(r" --out[ =]\S+", "", " ".join(["python -m nncsl.benchmarks.kernels", *argv])),
         "commit": current_commit(),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "python": platform.python_version(),

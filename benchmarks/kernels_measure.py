@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.kernels_providers import Problem
+from .kernels_providers import Problem
 
 MODES = ("forward", "backward", "full")
 Provider = Callable[[Problem], Tensor]

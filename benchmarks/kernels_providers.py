@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import kernels
+from nncsl import kernels
 
 TEMPERATURE = 0.1
 

@@ -4,7 +4,7 @@ The objective (cross-entropy with sharpened targets of the other view, plus the 
 works on probabilities [views, C] only: however it is written, nothing of size N x K is in it. So fusing can save
 at most the difference between "plain" and "snn alone" below.
 
-python -m benchmarks.kernels_snn_loss
+python -m nncsl.benchmarks.kernels_snn_loss
 """
 
 import statistics
@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import kernels
-from kernels import reference
-from kernels.objective import Objective
+from nncsl import kernels
+from nncsl.kernels import reference
+from nncsl.kernels.objective import Objective
 
 SMALL_VIEWS, POWER = 2, 4.0
 

@@ -69,8 +69,8 @@ class Spec:
 
 def specs(dtype: str, dim: int, hip: bool, supports: int) -> Iterator[Spec]:
     """Every kernel, with the tile sizes that the back end would choose for this type and dim."""
-    from kernels import triton_nnd, triton_snn, triton_tiles
-    from kernels.reference import EPS
+    from nncsl.kernels import triton_nnd, triton_snn, triton_tiles
+    from nncsl.kernels.reference import EPS
 
     half = dtype != "fp32"
     shape = triton_snn.tile_shape(dim, half, hip)

@@ -1,6 +1,6 @@
 """Peak memory against time of a training step: the paper's way, the feature bank, micro-batches, recomputation.
 
-``python -m benchmarks.memory [--data-dir DIR]`` measures ResNet-18 at CIFAR's sizes with the paper's batch of 256
+``python -m nncsl.benchmarks.memory [--data-dir DIR]`` measures ResNet-18 at CIFAR's sizes with the paper's batch of 256
 unlabeled images. Every step runs in a process of its own; the ways take turns, so that times compare. On a CPU the time
 compared is that of the process, which others beside it don't lengthen. Rounds that are recorded already are skipped.
 Writes benchmarks/results/memory.csv and memory.png.
@@ -24,10 +24,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.provenance import current_commit
-from benchmarks.step import StepBench
 from nncsl import accounting, passes, teachers
 from nncsl.run import find_device
+
+from .provenance import current_commit
+from .step import StepBench
 
 RESULTS = Path(__file__).parent / "results"
 FIELDS = (
@@ -74,7 +75,7 @@ WAYS = (
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m nncsl.benchmarks.memory", description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", type=Path, help="folder with cifar-10-batches-bin (default: tiles of two photos)")
     parser.add_argument("--batch", type=int, default=256, help="unlabeled images per step (default: %(default)s)")
     parser.add_argument("--supports", type=int, nargs="+", default=[10, 60], help="labeled images (default: 10 60)")
@@ -118,7 +119,8 @@ def missing(rows: list[dict[str, str]], options: argparse.Namespace) -> Iterator
 
 
 def in_own_process(way: Way, supports: int, turn: int, options: argparse.Namespace) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.memory", "--only", str(WAYS.index(way)), "--batch", str(options.batch)]
+    command = [sys.executable, "-m", "nncsl.benchmarks.memory", "--only", str(WAYS.index(way))]
+    command += ["--batch", str(options.batch)]
     command += ["--supports", str(supports), "--device", options.device]
     command += ["--data-dir", str(options.data_dir)] if options.data_dir else []
     ended = subprocess.run(command, capture_output=True, text=True)

@@ -1,10 +1,10 @@
 """What the features of finished runs know, whatever their heads make of it.
 
-``python -m benchmarks.probe RUN ...`` fits a logistic regression to the labels of 5,000 training images, on the final
-backbone's features, and tells how many of the test images it recognizes; and how many dimensions the projections of the
-test images use (their effective rank; 1: all are parallel, the nearest-neighbour losses have collapsed). Labels that a
-run never saw are used here: this measures representations, it is no method. Rows are added to, or replaced in,
-benchmarks/results/probe.csv.
+``python -m nncsl.benchmarks.probe RUN ...`` fits a logistic regression to the labels of 5,000 training images, on the
+final backbone's features, and tells how many of the test images it recognizes; and how many dimensions the
+projections of the test images use (their effective rank; 1: all are parallel, the nearest-neighbour losses have
+collapsed). Labels that a run never saw are used here: this measures representations, it is no method. Rows are added
+to, or replaced in, benchmarks/results/probe.csv.
 """
 
 import argparse
@@ -22,12 +22,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from benchmarks.provenance import current_commit
 from nncsl import evaluation, teachers
 from nncsl.checkpoint import write_text
 from nncsl.data.rng import permutation, stream_key
 from nncsl.networks import Network
 from nncsl.trained import reopen
+
+from .provenance import current_commit
 
 RESULTS = Path(__file__).parent / "results" / "probe.csv"
 SETTINGS = ("dataset", "method", "optimizer", "batchnorm", "teacher_mode", "epochs", "unlabelled_fraction", "seed")
@@ -35,7 +36,7 @@ Row = dict[str, str]
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.probe", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m nncsl.benchmarks.probe", description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of finished runs")
     parser.add_argument("--labels", type=int, default=5000, help="training images to fit (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="CSV file (default: %(default)s)")

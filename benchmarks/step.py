@@ -1,7 +1,7 @@
 """One training step of NNCSL with ResNet-18 at CIFAR sizes: the feature bank against a copied teacher network.
 
-``python -m benchmarks.step [--data-dir DIR]`` alternates steps with both teachers in one process and reports the ratio
-of their times and where they go; peak memory is measured in a process of its own for each. Writes
+``python -m nncsl.benchmarks.step [--data-dir DIR]`` alternates steps with both teachers in one process and reports the
+ratio of their times and where they go; peak memory is measured in a process of its own for each. Writes
 benchmarks/results/step.json. The batch is smaller than the paper's (32 images instead of 256).
 """
 
@@ -22,8 +22,6 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.provenance import current_commit, processor
-from benchmarks.views import quantiles, small_images
 from nncsl import accounting, config, engine, methods, networks, optim, passes, teachers, typed
 from nncsl.checkpoint import write_text
 from nncsl.data.batches import Batches
@@ -39,13 +37,16 @@ from nncsl.state import RunState
 from nncsl.teaching import Teaching
 from nncsl.versions import versions
 
+from .provenance import current_commit, processor
+from .views import quantiles, small_images
+
 RESULTS = Path(__file__).parent / "results" / "step.json"
 NORMAL = passes.Passes()
 PHASES = ("data", "teacher", "student forward", "losses", "student backward", "optimizer")
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.step", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m nncsl.benchmarks.step", description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", type=Path, help="folder with cifar-10-batches-bin (default: tiles of two photos)")
     parser.add_argument("--batch", type=int, default=32, help="unlabeled images per step (default: %(default)s)")
     parser.add_argument("--per-class", type=int, default=1, help="supports per class (default: %(default)s)")
@@ -177,14 +178,14 @@ def measure(options: argparse.Namespace, bench: StepBench) -> dict[str, Any]:
     arguments += ["--data-dir", options.data_dir] if options.data_dir else []
     peaks = {}
     for mode in modes:
-        command = [sys.executable, "-m", "benchmarks.step", *map(str, arguments), "--only", mode]
+        command = [sys.executable, "-m", "nncsl.benchmarks.step", *map(str, arguments), "--only", mode]
         # Freed memory goes back to the system at once: the resident set shows what is in use, not the heap's holes.
         returned = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
         ended = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **returned})
         peaks[mode] = int(ended.stdout.split()[-1])
     share = {mode: {p: phases[mode][p] / sum(phases[mode].values()) for p in PHASES} for mode in modes}
     return {
-        "command": f"python -m benchmarks.step --repeats {options.repeats} --batch {options.batch}"
+        "command": f"python -m nncsl.benchmarks.step --repeats {options.repeats} --batch {options.batch}"
         + (" --data-dir DATA" if options.data_dir else ""),
         "commit": current_commit(),
         "machine": {"processor": processor(), "cores": os.cpu_count()},

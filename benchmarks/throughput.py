@@ -1,7 +1,7 @@
 """Views per second that networks train at, against the machine's matrix-product and convolution peaks.
 
-``python -m benchmarks.throughput [--preset cifar10-small]`` measures forward and backward passes of small networks at
-the preset's view sizes and batch, then where a whole step of the preset's own network goes. Writes
+``python -m nncsl.benchmarks.throughput [--preset cifar10-small]`` measures forward and backward passes of small
+networks at the preset's view sizes and batch, then where a whole step of the preset's own network goes. Writes
 benchmarks/results/throughput.json. Every figure is the best of several: what the machine can do when others let it.
 """
 
@@ -20,8 +20,6 @@ from rich.console import Console
 from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.provenance import current_commit, processor
-from benchmarks.views import small_images
 from nncsl import config, engine, methods, networks, optim
 from nncsl.checkpoint import write_text
 from nncsl.config import Config, NetworkConfig
@@ -35,6 +33,9 @@ from nncsl.progress import Reporter
 from nncsl.teachers import Pixels
 from nncsl.versions import versions
 
+from .provenance import current_commit, processor
+from .views import small_images
+
 RESULTS = Path(__file__).parent / "results" / "throughput.json"
 CANDIDATES = [
     NetworkConfig("cifar", 16, (1, 1, 1), 128),
@@ -46,7 +47,7 @@ CANDIDATES = [
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.throughput", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m nncsl.benchmarks.throughput", description=__doc__.splitlines()[0])
     parser.add_argument("--preset", default="cifar10-small", help="whose views, batch and network")
     parser.add_argument("--data-dir", type=Path, help="folder with cifar-10-batches-bin (default: tiles of two photos)")
     parser.add_argument("--repeats", type=int, default=7, help="measurements of each kind (default: %(default)s)")
@@ -56,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     settings = config.load(options.preset)
     report: dict[str, Any] = {
-        "command": f"python -m benchmarks.throughput --preset {options.preset} --threads {options.threads}",
+        "command": f"python -m nncsl.benchmarks.throughput --preset {options.preset} --threads {options.threads}",
         "commit": current_commit(),
         "machine": {"processor": processor(), "cores": os.cpu_count(), "threads": options.threads},
         "versions": versions(),

@@ -1,6 +1,6 @@
 """Images per second of seed-keyed views against torchvision's per-image pipeline on Pillow images, both on one thread.
 
-``python -m benchmarks.views [--data-dir DIR]`` prints three tables and writes them to benchmarks/results/views.json:
+``python -m nncsl.benchmarks.views [--data-dir DIR]`` prints three tables and writes them to results/views.json:
 whole recipes side by side (the two sides take turns within one run), where the time of ours goes, and each operation
 against the library's own, which is what decided that these operations are written here.
 """
@@ -23,11 +23,12 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.datasets import load_sample_images
 
-from benchmarks.provenance import current_commit, processor
 from nncsl.checkpoint import write_text
 from nncsl.data import colors, crops, views
 from nncsl.data.views import Crop, ViewPolicy, draw, make_views, render
 from nncsl.torchvision_compat import torchvision
+
+from .provenance import current_commit, processor
 
 T, F = torchvision.transforms, torchvision.transforms.functional
 RESULTS = Path(__file__).parent / "results" / "views.json"
@@ -54,7 +55,7 @@ Row = dict[str, Any]
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.views", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m nncsl.benchmarks.views", description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", type=Path, help="folder with cifar-10-batches-bin (default: tiles of two photos)")
     parser.add_argument("--images", type=int, default=256, help="small images per batch (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=15, help="turns of each side (default: %(default)s)")

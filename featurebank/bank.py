@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from featurebank import checks
-from featurebank.codecs import make_codec
-from featurebank.manifest import CURRENT, Generation, next_generation_by_files
-from featurebank.pending import Pending
-from featurebank.reader import BankReader
-from featurebank.store import Store
-from featurebank.view import View, check_residency
+from . import checks
+from .codecs import make_codec
+from .manifest import CURRENT, Generation, next_generation_by_files
+from .pending import Pending
+from .reader import BankReader
+from .store import Store
+from .view import View, check_residency
 
 
 class FeatureBank(BankReader):

@@ -82,7 +82,7 @@ class ProductQuantizer(Codec):
 
     def train(self, features: Tensor) -> None:
         """features [n >= 256, dim] float32. Sets `codebooks` [parts, 256, dim / parts]."""
-        from featurebank.index import load_faiss
+        from .index import load_faiss
 
         if len(features) < CENTROIDS:
             raise ValueError(

@@ -11,7 +11,7 @@ import weakref
 from datetime import datetime, timezone
 from pathlib import Path
 
-from featurebank.errors import BankLocked
+from .errors import BankLocked
 
 _held: weakref.WeakSet[WriterLock] = weakref.WeakSet()
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from featurebank.errors import BankTooNew, CorruptBank
+from .errors import BankTooNew, CorruptBank
 
 FORMAT = "featurebank"
 VERSION = 1

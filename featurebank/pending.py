@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor, cat, from_numpy
 
-from featurebank.checks import listed
-from featurebank.codecs import TRAINING_ROWS, Codec, ProductQuantizer, agreement
-from featurebank.keys import GrowingKeys, Ints, KeyIndex
-from featurebank.manifest import Generation, ShardEntry
-from featurebank.shard import ShardWriter
-from featurebank.store import Store
+from .checks import listed
+from .codecs import TRAINING_ROWS, Codec, ProductQuantizer, agreement
+from .keys import GrowingKeys, Ints, KeyIndex
+from .manifest import Generation, ShardEntry
+from .shard import ShardWriter
+from .store import Store
 
 log = logging.getLogger("featurebank")
 _Batch = tuple[Ints, Ints, Ints | None, Tensor, str]

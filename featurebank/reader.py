@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from featurebank.files import Disk
-from featurebank.manifest import Generation
-from featurebank.store import Store
-from featurebank.view import View
+from .files import Disk
+from .manifest import Generation
+from .store import Store
+from .view import View
 
 if TYPE_CHECKING:
-    from featurebank.index import FeatureIndex
+    from .index import FeatureIndex
 
 
 class BankReader:
@@ -48,7 +48,7 @@ class BankReader:
 
     def index(self, kind: str = "flat", *, role: str | None = None, **options: Any) -> FeatureIndex:
         """A FAISS index over the committed rows (of one role): see `featurebank.index.FeatureIndex`. Needs faiss."""
-        from featurebank.index import FeatureIndex
+        from .index import FeatureIndex
 
         return FeatureIndex(self.read, *self.keys(role), self._view.column("labels", role), self.dim, kind, **options)
 

@@ -19,8 +19,8 @@ import h5py
 import numpy as np
 from torch import Tensor
 
-from featurebank.codecs import Codec
-from featurebank.files import TEMPORARY, Disk, explained, sha256_of
+from .codecs import Codec
+from .files import TEMPORARY, Disk, explained, sha256_of
 
 Array = np.ndarray[Any, Any]
 COLUMNS: dict[str, str] = {"ids": "<i8", "slots": "<i4", "labels": "<i4", "scales": "<f2"}

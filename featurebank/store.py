@@ -7,10 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from featurebank.errors import BankMismatch, CorruptBank
-from featurebank.files import TEMPORARY, Disk, explained, publish, sha256_of
-from featurebank.lock import WriterLock
-from featurebank.manifest import CURRENT, REMEDY, Generation, ShardEntry, State, parse_state
+from .errors import BankMismatch, CorruptBank
+from .files import TEMPORARY, Disk, explained, publish, sha256_of
+from .lock import WriterLock
+from .manifest import CURRENT, REMEDY, Generation, ShardEntry, State, parse_state
 
 LOCK = "LOCK"
 T = TypeVar("T")

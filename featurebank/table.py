@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from featurebank.codecs import Codec
-from featurebank.errors import CorruptBank
-from featurebank.manifest import REMEDY
-from featurebank.shard import Layout, read_column, read_layout
+from .codecs import Codec
+from .errors import CorruptBank
+from .manifest import REMEDY
+from .shard import Layout, read_column, read_layout
 
 Array = np.ndarray[Any, Any]
 LARGEST_MAPPING = 128 << 20  # bytes of features; see FileRows

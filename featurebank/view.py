@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from featurebank import checks
-from featurebank.codecs import make_codec
-from featurebank.errors import CorruptBank
-from featurebank.keys import Ints, KeyIndex
-from featurebank.manifest import REMEDY, Generation
-from featurebank.shard import COLUMNS, NO_LABEL, read_column
-from featurebank.store import Store
-from featurebank.table import FeatureTable
+from . import checks
+from .codecs import make_codec
+from .errors import CorruptBank
+from .keys import Ints, KeyIndex
+from .manifest import REMEDY, Generation
+from .shard import COLUMNS, NO_LABEL, read_column
+from .store import Store
+from .table import FeatureTable
 
 RESIDENCIES = ("ram", "disk", "device")
 

@@ -1,6 +1,6 @@
 """Soft nearest neighbours and their distillation loss, memory-efficient, on CPU and GPU.
 
-    from kernels import snn, nnd_loss
+    from . import snn, nnd_loss
 
     probabilities = snn(queries, supports, labels, num_classes=10)          # [N, D], [K, D], [K] -> [N, C]
     loss = nnd_loss(queries, supports, teacher_queries, teacher_supports, labels, num_classes=10)
@@ -13,10 +13,10 @@ inf propagate. The functions are differentiable once, in queries and supports on
 
 from torch import Tensor
 
-from kernels import checks, choice, reference
-from kernels import ops as _ops
-from kernels.choice import backends
-from kernels.objective import Objective
+from . import checks, choice, reference
+from . import ops as _ops
+from .choice import backends
+from .objective import Objective
 
 __all__ = ["backends", "nnd_loss", "snn", "snn_loss"]
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kernels import whole
-from kernels.labels import Slots
-from kernels.reference import working_dtype
-from kernels.sweep import Sums, Sweep, Units, gradient_factors, inverse_lengths, through_units_
+from . import whole
+from .labels import Slots
+from .reference import working_dtype
+from .sweep import Sums, Sweep, Units, gradient_factors, inverse_lengths, through_units_
 
 MAX_QUERIES = 1024  # queries per sweep over the supports
 KEEP_LIMIT = 1 << 23  # similarities (32 MiB of fp32) up to which the exponentials are kept for the backward

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kernels.reference import sharpen, targets_of
+from .reference import sharpen, targets_of
 
 
 class Objective(torch.autograd.Function):

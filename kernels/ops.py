@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.checks import check_values
-from kernels.reference import working_dtype
+from .checks import check_values
+from .reference import working_dtype
 
 _PROBLEM = (
     "Tensor queries, Tensor supports, {teacher}Tensor labels, Tensor? mask, "
@@ -51,14 +51,14 @@ def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
 def _engine(backend: str, function: str) -> Callable[..., Any]:
     """Imports triton only if it is used."""
     if backend == "blockwise":
-        from kernels import blockwise
+        from . import blockwise
 
         return getattr(blockwise, function)
     if function == "nnd":
-        from kernels import triton_nnd
+        from . import triton_nnd
 
         return getattr(triton_nnd, function)
-    from kernels import triton_snn
+    from . import triton_snn
 
     return getattr(triton_snn, function)
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.labels import Slots
-from kernels.reference import EPS
+from .labels import Slots
+from .reference import EPS
 
 BLOCK_ELEMENTS = 1 << 19  # similarities per block: 2 MiB of fp32, measured best on CPUs with 0.5-1 MiB of L2 per core
 COLDEST_WITHOUT_MAXIMUM = 1 / 40  # exp(1 / temperature) and the products with it stay far inside fp32

@@ -11,10 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import triton_tiles as tiles_of
-from kernels.reference import EPS
-from kernels.sweep import COLDEST_WITHOUT_MAXIMUM
-from kernels.triton_tiles import load_by_class, log_total
+from . import triton_tiles as tiles_of
+from .reference import EPS
+from .sweep import COLDEST_WITHOUT_MAXIMUM
+from .triton_tiles import load_by_class, log_total
 
 LOG2_E = math.log2(math.e)
 PARTIALS = 16  # a query's gradient is summed in at most this many parts, each by one program, then over the parts

@@ -9,9 +9,9 @@ import math
 import torch
 from torch import Tensor
 
-from kernels.labels import Slots
-from kernels.reference import EPS
-from kernels.sweep import COLDEST_WITHOUT_MAXIMUM, Sums
+from .labels import Slots
+from .reference import EPS
+from .sweep import COLDEST_WITHOUT_MAXIMUM, Sums
 
 LIMIT = 1 << 20  # similarities: 4 MiB of fp32
 

@@ -33,9 +33,9 @@ def known_names() -> dict[str, list[str]]:
     """The values that a setting is known to take, by the setting."""
     from typing import get_args, get_type_hints
 
-    from featurebank.codecs import CODECS
     from nncsl.config import Config, presets
     from nncsl.data.sources import SOURCES
+    from nncsl.featurebank.codecs import CODECS
     from nncsl.methods import METHODS
 
     return {

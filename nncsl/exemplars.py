@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from featurebank import FeatureBank
 from nncsl import evaluation, teachers
 from nncsl.config import Config
 from nncsl.data.tasks import Stream, Task
+from nncsl.featurebank import FeatureBank
 from nncsl.memory import Memory, Ranking, random_ranking
 from nncsl.networks import Network
 

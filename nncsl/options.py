@@ -7,12 +7,12 @@ from pathlib import Path
 
 import torch
 
-from featurebank.codecs import make_codec
-from featurebank.table import LARGEST_MAPPING
 from nncsl import methods, networks, probe
 from nncsl.config import Config, TeacherMode, parse_bytes
 from nncsl.data.batches import LABELED_VIEWS
 from nncsl.errors import ConfigError
+from nncsl.featurebank.codecs import make_codec
+from nncsl.featurebank.table import LARGEST_MAPPING
 from nncsl.passes import Passes, Spill
 
 SAFETY = 0.97  # of the budget is planned for: measurements vary

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from featurebank.errors import BankError
 from nncsl import accounting, checkpoint, engine, methods, metrics, planning, run_folder, typed
 from nncsl import config as configs
 from nncsl import tensorboard as events
@@ -18,6 +17,7 @@ from nncsl.data.catalog import open_data
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError, UserError
+from nncsl.featurebank.errors import BankError
 from nncsl.interruption import Interrupted
 from nncsl.journal import open_journal
 from nncsl.progress import Reporter

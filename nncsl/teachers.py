@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from featurebank import FeatureBank
 from nncsl.data.batches import LABELED_VIEWS, Batch, Pool, ViewKeys
 from nncsl.data.policy import KINDS, ViewPolicy
+from nncsl.featurebank import FeatureBank
 from nncsl.networks import Network
 from nncsl.passes import in_parts, inference_batch
 

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from featurebank import FeatureBank, fingerprint
 from nncsl import checkpoint, networks, teachers
 from nncsl.config import Config
 from nncsl.data.batches import Pool
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
+from nncsl.featurebank import FeatureBank, fingerprint
 from nncsl.interruption import Interruption
 from nncsl.networks import Network
 from nncsl.progress import Reporter

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-import kernels
-from nncsl import checkpoint, engine, evaluation, run_folder, teachers
+from nncsl import checkpoint, engine, evaluation, kernels, run_folder, teachers
 from nncsl.config import Config
 from nncsl.data.catalog import open_data
 from nncsl.data.sources import Source

@@ -1,10 +1,10 @@
 """Accuracy campaigns: lists of runs and seeds, one command each, resumable, recorded.
 
-    python -m benchmarks.accuracy list
-    python -m benchmarks.accuracy run NAME ... [--only RUN ...] [--seeds N ...] [--jobs 2] [--data-dir DIR]
-    python -m benchmarks.accuracy table NAME ... [--markdown]
-    python -m benchmarks.accuracy plot NAME ...
-    python -m benchmarks.accuracy document
+    python -m nncsl.benchmarks.accuracy list
+    python -m nncsl.benchmarks.accuracy run NAME ... [--only RUN ...] [--seeds N ...] [--jobs 2] [--data-dir DIR]
+    python -m nncsl.benchmarks.accuracy table NAME ... [--markdown]
+    python -m nncsl.benchmarks.accuracy plot NAME ...
+    python -m nncsl.benchmarks.accuracy document
 
 A campaign is a yaml file in benchmarks/accuracy/campaigns. Finished runs are skipped, also those that another campaign
 has recorded with the same settings; interrupted ones go on, and runs whose settings have changed since are made again.
@@ -17,14 +17,15 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.accuracy import campaign, plots, tables
 from nncsl.checkpoint import write_text
 
-DOCUMENT = Path(__file__).parents[2] / "REPRODUCIBILITY.md"
+from ..accuracy import campaign, plots, tables
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "REPRODUCIBILITY.md"
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m nncsl.benchmarks.accuracy", description=__doc__.splitlines()[0])
     parser.add_argument("action", choices=("list", "run", "table", "plot", "document"))
     parser.add_argument("campaigns", nargs="*", metavar="NAME", help="names that `list` shows (default: all)")
     parser.add_argument("--only", nargs="+", metavar="RUN", help="run these of the campaigns' runs, not all")

@@ -14,11 +14,12 @@ from typing import Any
 
 import yaml
 
-from benchmarks.provenance import current_commit, processor
 from nncsl import config, methods, typed
 from nncsl.config import Config
 from nncsl.errors import ConfigError
 from nncsl.journal import Journal
+
+from ..provenance import current_commit, processor
 
 HERE = Path(__file__).parent
 CAMPAIGNS = HERE / "campaigns"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import matplotlib
 
-from benchmarks.accuracy import campaign
-from benchmarks.accuracy.campaign import Campaign, Record
+from ..accuracy import campaign
+from ..accuracy.campaign import Campaign, Record
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from featurebank import FeatureBank
 from nncsl.banks.place import Place, opened
 from nncsl.beside import written_beside
+from nncsl.featurebank import FeatureBank
 
 _ROWS = 8192  # decoded at a time: 4 MB of 128-d features
 Array = np.ndarray[Any, Any]

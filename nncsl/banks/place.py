@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from featurebank import BankError, CorruptBank, FeatureBank
-from featurebank.manifest import CURRENT
 from nncsl import config as configs
 from nncsl.config import Config
 from nncsl.errors import UserError
+from nncsl.featurebank import BankError, CorruptBank, FeatureBank
+from nncsl.featurebank.manifest import CURRENT
 
 
 class DamagedError(UserError):

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from featurebank import FeatureBank
 from nncsl.banks.place import Place, opened
 from nncsl.errors import UserError
+from nncsl.featurebank import FeatureBank
 
 _ROWS = 65_536  # compared at a time
 
@@ -64,7 +64,7 @@ Search = Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]
 
 
 def _searcher(bank: FeatureBank, role: str | None) -> tuple[Search, str]:
-    from featurebank.index import load_faiss
+    from nncsl.featurebank.index import load_faiss
 
     try:
         load_faiss()

@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
         "nncsl bench views",
         "nncsl bench kernels --help",
     )
-    parser.description = "Runs python -m benchmarks.NAME."
+    parser.description = "Runs python -m nncsl.benchmarks.NAME."
     parser.add_argument("benchmark", choices=_BENCHMARKS)
     parser.add_argument("rest", nargs=argparse.REMAINDER, help="passed on to the benchmark; try --help")
 

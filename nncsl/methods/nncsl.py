@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-import kernels
-from nncsl import objectives
+from nncsl import kernels, objectives
 from nncsl.config import Config
 from nncsl.data.batches import Batch
 from nncsl.methods.base import Classes, Losses, Method, Student, on

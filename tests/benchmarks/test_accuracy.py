@@ -9,8 +9,8 @@ import time
 import pytest
 import yaml
 
-from benchmarks.accuracy import __main__ as accuracy
-from benchmarks.accuracy import campaign, tables
+from nncsl.benchmarks.accuracy import __main__ as accuracy
+from nncsl.benchmarks.accuracy import campaign, tables
 
 SMALL = {"network.width": 8, "network.hidden": 16, "tasks": 1, "epochs": 1}
 
@@ -188,5 +188,5 @@ def test_recorded_campaigns_are_valid(name):
 def test_the_document_has_the_tables_of_what_is_recorded():
     text = accuracy.DOCUMENT.read_text()
     assert "<!-- campaign cifar10-methods -->" in text
-    assert tables.documented(text) == text, "run python -m benchmarks.accuracy document"
+    assert tables.documented(text) == text, "run python -m nncsl.benchmarks.accuracy document"
     assert tables.documented(text.replace("| finetune |", "| tuned |")) == text

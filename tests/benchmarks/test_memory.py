@@ -2,7 +2,7 @@
 
 import csv
 
-from benchmarks import memory
+from nncsl.benchmarks import memory
 
 
 def test_ways_are_measured_in_their_own_processes_and_only_once(tmp_path, capsys):

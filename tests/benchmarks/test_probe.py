@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import probe
 from nncsl import cli
+from nncsl.benchmarks import probe
 
 
 def test_a_finished_run_is_probed_and_a_row_replaced(tmp_path, capfd):

@@ -2,7 +2,7 @@
 
 import json
 
-from benchmarks import throughput
+from nncsl.benchmarks import throughput
 
 
 def test_rates_peaks_and_parts_are_measured(tmp_path, monkeypatch, capfd):

@@ -10,9 +10,9 @@ import sys
 import pytest
 import torch
 
-from featurebank import BankTooNew, CorruptBank, FeatureBank
-from featurebank.files import Disk
-from featurebank.manifest import CURRENT, State, parse_state, sha256
+from nncsl.featurebank import BankTooNew, CorruptBank, FeatureBank
+from nncsl.featurebank.files import Disk
+from nncsl.featurebank.manifest import CURRENT, State, parse_state, sha256
 from tests.featurebank.support import unit_rows
 
 
@@ -40,7 +40,7 @@ def rows_are_intact(path):
 
 FILL = """
 import sys, torch
-from featurebank import FeatureBank
+from nncsl.featurebank import FeatureBank
 path, rows, slots = sys.argv[1], int(sys.argv[2]), 100
 if len(sys.argv) > 3:
     import resource
@@ -279,7 +279,7 @@ def test_state_survives_its_own_text(tmp_path):
 MEASURE = """
 import sys
 import torch
-from featurebank import FeatureBank
+from nncsl.featurebank import FeatureBank
 
 def resident():
     fields = dict(line.split(":") for line in open("/proc/self/status") if line.startswith("Vm"))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from featurebank import BankMismatch, FeatureBank, fingerprint
+from nncsl.featurebank import BankMismatch, FeatureBank, fingerprint
 from tests.featurebank.support import DEVICES, EXACT_CODECS, dense_keys, error_bound, unit_rows
 
 RESIDENCIES = [("ram", None), ("disk", None), *[("device", device) for device in DEVICES]]

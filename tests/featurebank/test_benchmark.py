@@ -5,13 +5,16 @@ import json
 
 import pytest
 
-from benchmarks import bank
+from nncsl.benchmarks import bank
 
 
 def test_quick_run_records_plausible_figures(tmp_path):
     assert bank.main(["--quick", "--out", str(tmp_path)]) == 0
     about = json.loads((tmp_path / "bank.json").read_text())
-    assert about["command"] == f"python -m benchmarks.bank --quick --out {tmp_path}" and about["missed targets"] == []
+    assert (
+        about["command"] == f"python -m nncsl.benchmarks.bank --quick --out {tmp_path}"
+        and about["missed targets"] == []
+    )
     with (tmp_path / "bank.csv").open() as file:
         measured = {(row["what"], row["measure"]): float(row["value"]) for row in csv.DictReader(file)}
     assert 256 + 12 <= measured["bank fp16", "bytes per feature with key"] < 256 + 15

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from featurebank import FeatureBank
-from featurebank.codecs import agreement, make_codec
+from nncsl.featurebank import FeatureBank
+from nncsl.featurebank.codecs import agreement, make_codec
 from tests.featurebank.support import EXACT_CODECS, error_bound, unit_rows
 
 FLOATS = st.floats(-60000, 60000, width=32)

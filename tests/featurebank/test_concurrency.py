@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from featurebank import BankLocked, FeatureBank
+from nncsl.featurebank import BankLocked, FeatureBank
 from tests.featurebank.support import dense_keys, unit_rows
 
 HOLD = (

@@ -1,4 +1,4 @@
-"""Short version of `python -m benchmarks.bank_crash`, and proof that it would notice a broken promise."""
+"""Short version of `python -m nncsl.benchmarks.bank_crash`, and proof that it would notice a broken promise."""
 
 import random
 import re
@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from benchmarks import bank_crash
-from benchmarks.bank_power import Operation, Recorder, Volume
+from nncsl.benchmarks import bank_crash
+from nncsl.benchmarks.bank_power import Operation, Recorder, Volume
 
 
 def test_sigkill_at_random_moments(tmp_path):

@@ -7,8 +7,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch.nn.functional import normalize
 
-from featurebank import FeatureBank
-from featurebank.index import load_faiss
+from nncsl.featurebank import FeatureBank
+from nncsl.featurebank.index import load_faiss
 from tests.featurebank.support import DEVICES, unit_rows
 
 

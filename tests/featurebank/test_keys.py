@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from featurebank.keys import GrowingKeys, KeyIndex
+from nncsl.featurebank.keys import GrowingKeys, KeyIndex
 
 ENDS = [-(2**63), -(2**62), -1, 0, 2**41, 2**62, 2**63 - 1]
 SLOTS = st.one_of(st.integers(0, 5), st.sampled_from([1000, 2**31 - 1]))

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from featurebank import FeatureBank
+from nncsl.featurebank import FeatureBank
 from tests.featurebank.support import EXACT_CODECS, error_bound
 
 DIM = 6

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import kernels
+from nncsl import kernels
 
 # Relative to the largest exact entry. The Triton back end multiplies half-precision inputs as fp16 unit vectors:
 # a cosine is then off by up to 2^-11, a probability at temperature .1 by up to a percent of itself.

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-import kernels
+from nncsl import kernels
 from tests.kernels.cases import problem, run_nnd, run_snn
 
 BACKENDS = ["reference", "blockwise", "auto"]

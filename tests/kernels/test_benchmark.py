@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import kernels as benchmark
-from benchmarks import kernels_providers
+from nncsl.benchmarks import kernels as benchmark
+from nncsl.benchmarks import kernels_providers
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-import kernels
-from kernels import choice
+from nncsl import kernels
+from nncsl.kernels import choice
 from tests.kernels.cases import Problem, problem, run_nnd, run_snn
 
 OPTIONS = {"num_classes": 7, "smoothing": 0.1}

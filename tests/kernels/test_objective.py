@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-import kernels
-from kernels import reference
-from kernels.objective import Objective
+from nncsl import kernels
+from nncsl.kernels import reference
+from nncsl.kernels.objective import Objective
 from tests.kernels.cases import problem
 
 

@@ -113,8 +113,8 @@ def test_duplicated_supports_share_their_mass(device: torch.device) -> None:
 def test_gradcheck(
     name: str, limit: int, temperature: float, soft: bool, smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import kernels
-    from kernels import sweep, whole
+    from nncsl import kernels
+    from nncsl.kernels import sweep, whole
 
     monkeypatch.setattr(whole, "LIMIT", limit)
     monkeypatch.setattr(sweep, "BLOCK_ELEMENTS", 64)

@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 CODE = """
 import json, sys
 from dataclasses import asdict
-from benchmarks.kernels_static import TARGETS, specs, usage
+from nncsl.benchmarks.kernels_static import TARGETS, specs, usage
 
 target, dtype, dim, supports, everything = json.loads(sys.argv[1])
 rows = []

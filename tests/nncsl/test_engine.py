@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from featurebank import fingerprint
 from nncsl import engine, evaluation, methods, networks, optim, run, trained
 from nncsl.data.batches import Batches
 from nncsl.data.tasks import Stream
 from nncsl.engine import DivergenceError
 from nncsl.errors import ConfigError
+from nncsl.featurebank import fingerprint
 from nncsl.memory import Memory
 
 NUMBERS = ("average_accuracy", "average_incremental_accuracy", "fwt", "bwt", "forgetting")

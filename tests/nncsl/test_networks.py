@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from featurebank import fingerprint
 from nncsl import config, networks
+from nncsl.featurebank import fingerprint
 from nncsl.torchvision_compat import torchvision
 
 

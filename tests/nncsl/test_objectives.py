@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-import kernels
-from nncsl import config, objectives
+from nncsl import config, kernels, objectives
 from nncsl.data.batches import Batch, ViewKeys
 from nncsl.methods.base import Classes, Student
 from nncsl.methods.nncsl import NNCSL

@@ -15,10 +15,10 @@ import torch
 import yaml
 from PIL import Image
 
-from featurebank import fingerprint
 from nncsl import checkpoint, config, engine, run
 from nncsl.checkpoint import CheckpointError
 from nncsl.errors import ConfigError
+from nncsl.featurebank import fingerprint
 from nncsl.interruption import Interrupted
 from nncsl.methods.nncsl import NNCSL
 

@@ -6,9 +6,9 @@ import gc
 import pytest
 import torch
 
-from featurebank import FeatureBank, fingerprint
 from nncsl import engine, methods, optim, teachers
 from nncsl.data.batches import LABELED_VIEWS, Pool
+from nncsl.featurebank import FeatureBank, fingerprint
 from nncsl.networks import Network
 from tests.nncsl.scenes import SecondTask
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
-from featurebank import FeatureBank
 from nncsl import banks, checkpoint, cli
 from nncsl.banks import query as querying
 from nncsl.data.sources import SourceOptions, open_source
+from nncsl.featurebank import FeatureBank
 
 
 @pytest.fixture

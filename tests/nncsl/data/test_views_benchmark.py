@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.views import main, small_images
+from nncsl.benchmarks.views import main, small_images
 
 
 def test_benchmark_writes_what_it_prints(tmp_path, capsys):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits, load_sample_images
 
-from benchmarks.views import POLICIES
+from nncsl.benchmarks.views import POLICIES
 from nncsl.data.views import Crop, ViewPolicy
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
