@@ -22,8 +22,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from nncsl import accounting, config, engine, methods, networks, optim, passes, teachers, typed
+from nncsl import accounting, config, engine, methods, networks, optim, passes, teachers
 from nncsl.checkpoint import write_text
+from nncsl.config import build
 from nncsl.data.batches import Batches
 from nncsl.data.images import ArrayImages
 from nncsl.data.sources import Source
@@ -86,7 +87,7 @@ class StepBench:
         sets = [f"unlabelled_batch={options.batch}", f"labelled_per_class={options.per_class}", "bank_views=1"]
         sets += ["unlabelled_fraction=1", "labels=8/class", "memory=64", f"device={options.device}"]
         sets += [f"precision={precision}"]
-        self.config = config.load("cifar10", map(typed.parse_assignment, sets))
+        self.config = config.load("cifar10", map(build.parse_assignment, sets))
         images, self.images = small_images(max(1000, 5 * options.batch), options.data_dir)
         labels = np.arange(len(images)) % 10
         array = ArrayImages(images)

@@ -9,20 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nncsl import (
-    accounting,
-    checkpoint,
-    evaluation,
-    exemplars,
-    memory,
-    methods,
-    networks,
-    objectives,
-    optim,
-    passes,
-    typed,
-)
-from nncsl.config import Config
+from nncsl import accounting, checkpoint, evaluation, exemplars, memory, methods, networks, objectives, optim, passes
+from nncsl.config import Config, build
 from nncsl.data.batches import Batch, Batches, ViewKeys, render
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, Task
@@ -229,7 +217,7 @@ def save(
     if not all(bool(torch.isfinite(p).all()) for p in network.parameters()):
         raise diverged(run, f"weights are not finite in task {state.task + 1}, epoch {state.epoch + 1}")
     state.peak(total=accounting.process_peak(run.device))
-    contents = {"config": typed.plain(run.config), "state": state.pack(), "network": network.state_dict()}
+    contents = {"config": build.plain(run.config), "state": state.pack(), "network": network.state_dict()}
     contents |= {"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict(), **teaching.contents()}
     checkpoint.save(run.checkpoint_path, contents)
     teaching.after_save()

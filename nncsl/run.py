@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from nncsl import accounting, checkpoint, engine, methods, metrics, planning, run_folder, typed
+from nncsl import accounting, checkpoint, engine, methods, metrics, planning, run_folder
 from nncsl import config as configs
 from nncsl import tensorboard as events
 from nncsl.budget import baseline
-from nncsl.config import Config, parse_bytes
+from nncsl.config import Config, build, parse_bytes
 from nncsl.data.catalog import open_data
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
@@ -77,11 +77,11 @@ def resume(
 
     ``tensorboard`` gives a run event files that was started without, from its first epoch on, even if it is complete.
     """
-    started = typed.plain(run_folder.read_config(folder))
+    started = build.plain(run_folder.read_config(folder))
     wanted = started
     for override in overrides:
-        wanted = typed.merge(wanted, override)
-    config = run_folder.with_absolute_paths(typed.build(Config, wanted))
+        wanted = build.merge(wanted, override)
+    config = run_folder.with_absolute_paths(build.typed(Config, wanted))
     run_folder.refuse_changes(folder, started, config)
     if tensorboard or (folder / events.FOLDER).is_dir():
         events.check_installed()

@@ -7,8 +7,7 @@ from typing import Any
 
 from nncsl import config as configs
 from nncsl import tensorboard as events
-from nncsl import typed
-from nncsl.config import Config
+from nncsl.config import Config, build
 from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
@@ -70,7 +69,7 @@ def read_config(folder: Path) -> Config:
 
 def refuse_changes(folder: Path, recorded: dict[str, Any], wanted: Config) -> None:
     """A resumed run keeps its settings, apart from those that may move."""
-    found = typed.differences(recorded, typed.plain(wanted))
+    found = build.differences(recorded, build.plain(wanted))
     shown = "; ".join(
         f"{key} is {there!r} there, {here!r} was asked for" for key, there, here in found if key not in MOVABLE
     )

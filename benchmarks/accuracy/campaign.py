@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from nncsl import config, methods, typed
-from nncsl.config import Config
+from nncsl import config, methods
+from nncsl.config import Config, build
 from nncsl.errors import ConfigError
 from nncsl.journal import Journal
 
@@ -47,7 +47,7 @@ class Entry:
     @cached_property
     def config(self) -> Config:
         """The resolved settings as the run itself will have them, but for where data lies and what computes."""
-        overrides = [{"seed": self.seed}, *map(typed.parse_assignment, self.settings)]
+        overrides = [{"seed": self.seed}, *map(build.parse_assignment, self.settings)]
         return _comparable(methods.settled(config.load(self.preset, overrides)))
 
     @property
@@ -131,7 +131,7 @@ def run(entry: Entry, threads: int, data_dir: str | None) -> str:
     record = {
         "summary": json.loads((entry.folder / "summary.json").read_text()),
         "command": "nncsl train " + " ".join(entry.arguments),
-        "config": typed.plain(entry.config),
+        "config": build.plain(entry.config),
         "commit": commit,
         "machine": {"processor": processor(), "cores": os.cpu_count(), "threads": threads},
         # Of the whole process: data, sweeps and evaluation too. A resumed run's first part is not known any more.
@@ -183,7 +183,7 @@ def _train(where: list[str], threads: int) -> tuple[str, float]:
 def _settings(recorded: Record) -> Config | None:
     """Recorded settings; those that did not exist yet have their defaults. None: one of them means nothing any more."""
     try:
-        return _comparable(typed.build(Config, recorded))
+        return _comparable(build.typed(Config, recorded))
     except ConfigError:
         return None
 

@@ -77,7 +77,7 @@ def configuration(arguments: argparse.Namespace) -> Any:
 
 def overrides(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Named flags first, then --set in the order given, so that --set has the last word."""
-    from nncsl.typed import parse_assignment
+    from nncsl.config.build import parse_assignment
 
     named = {key: getattr(arguments, key, None) for key, _, _ in SETTINGS.values()}
     given = {key: value for key, value in named.items() if value is not None}

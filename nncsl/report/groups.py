@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nncsl import typed
+from nncsl.config import build
 from nncsl.report.charts import Series
 from nncsl.report.collect import RunRecord, flat
 
@@ -75,7 +75,7 @@ def group(records: Sequence[RunRecord]) -> list[Group]:
 def _differing(records: Sequence[RunRecord]) -> list[str]:
     """The settings in which any two of the runs differ, those that people speak of first."""
     first = flat(records[0].config)
-    found = [key for other in records[1:] for key, _, _ in typed.differences(first, flat(other.config))]
+    found = [key for other in records[1:] for key, _, _ in build.differences(first, flat(other.config))]
     keys = [key for key in dict.fromkeys(found) if key not in _SAME]
     return sorted(keys, key=lambda key: _FIRST.index(key) if key in _FIRST else len(_FIRST))
 

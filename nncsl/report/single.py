@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from nncsl import config as configs
-from nncsl import typed
+from nncsl.config import build
 from nncsl.errors import UserError
 from nncsl.report import marks, paper, projections, scales, views
 from nncsl.report.charts import Series, line_chart, scatter, shaded_grid
@@ -259,9 +259,9 @@ def _settings(record: RunRecord) -> str:
 def _changed(config: dict[str, Any]) -> set[str]:
     if config["dataset"] not in configs.presets():
         return set()
-    usual, ours = flat(typed.plain(configs.load(config["dataset"]))), flat(config)
+    usual, ours = flat(build.plain(configs.load(config["dataset"]))), flat(config)
     places = ("data_dir", "cache_dir")
-    return {key for key, _, _ in typed.differences(usual, ours) if key in ours and key not in places}
+    return {key for key, _, _ in build.differences(usual, ours) if key in ours and key not in places}
 
 
 def _versions(record: RunRecord) -> str:

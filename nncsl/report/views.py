@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from nncsl import checkpoint, typed
-from nncsl.config import Config
+from nncsl import checkpoint
+from nncsl.config import Config, build
 from nncsl.errors import UserError
 
 _EACH, _LARGEST = 8, 128
@@ -27,7 +27,7 @@ def tiles(folder: Path, settings: dict[str, Any], opened: Opened | None) -> dict
     from nncsl.data.catalog import open_data
     from nncsl.data.sheets import views_of_one_image
 
-    config = typed.build(Config, settings)
+    config = build.typed(Config, settings)
     source, tasks = opened or open_data(config)
     rows = views_of_one_image(config, source, tasks)
     drawn = {kind: [_data_uri(pixels) for pixels in images[:_EACH]] for kind, images in rows.items()}

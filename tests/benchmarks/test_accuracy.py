@@ -96,7 +96,7 @@ def test_wall_time_beside_a_reference_is_a_share_of_its_time(write, tmp_path):
     }
     (tmp_path / "results" / "tiny").mkdir(parents=True)
     for entry, wall, training in zip(campaign.read("tiny").entries, (120.0, 180.0), (90.0, 96.0), strict=True):
-        config = campaign.typed.plain(entry.config)
+        config = campaign.build.plain(entry.config)
         record = {"config": config, "summary": summary | {"seconds": training}, "wall_seconds": wall}
         entry.result.write_text(json.dumps(record))
     header, (er, finetune) = tables.rows_of(campaign.read("tiny"))
@@ -152,7 +152,7 @@ def test_the_table_has_means_deviations_paper_and_differences(write, tmp_path, c
                 peak = {"total": 3e6, "teacher": 0, "bank": 1e6}
                 value = first if entry.name == "er" else second
                 summary = {"average_accuracy": value, "average_incremental_accuracy": 1.0, "forgetting": 2.0}
-                config = campaign.typed.plain(entry.config)
+                config = campaign.build.plain(entry.config)
                 entry.result.parent.mkdir(parents=True, exist_ok=True)
                 record = {"summary": summary | {"peak_memory": peak}, "config": config, "cpu_seconds": 10.0}
                 threads = 2 if entry.name == "finetune" and seed == 2 else 1

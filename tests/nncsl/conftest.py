@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from nncsl import config, engine, run, typed
+from nncsl import config, engine, run
+from nncsl.config import build
 from nncsl.data.catalog import open_data
 from nncsl.progress import Reporter
 
@@ -21,7 +22,7 @@ def small():
     """A function from assignments to a quick digits configuration."""
 
     def load(*assignments):
-        return config.load("digits", map(typed.parse_assignment, [*SMALL, *assignments]))
+        return config.load("digits", map(build.parse_assignment, [*SMALL, *assignments]))
 
     return load
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from nncsl import budget, cli, config, planning, run, typed
-from nncsl.config import parse_bytes
+from nncsl import budget, cli, config, planning, run
+from nncsl.config import build, parse_bytes
 from nncsl.errors import ConfigError
 from nncsl.options import Option
 
@@ -48,7 +48,7 @@ def test_what_is_no_amount_of_memory(text):
 
 
 def load(assignments):
-    return config.load("digits", map(typed.parse_assignment, assignments))
+    return config.load("digits", map(build.parse_assignment, assignments))
 
 
 def planned(amount, *assignments):

@@ -1,12 +1,13 @@
 import pytest
 
-from nncsl import config, typed
+from nncsl import config
+from nncsl.config import build
 from nncsl.data.catalog import check_known
 from nncsl.errors import ConfigError
 
 
 def load(*assignments, preset="digits"):
-    return config.load(preset, map(typed.parse_assignment, assignments))
+    return config.load(preset, map(build.parse_assignment, assignments))
 
 
 @pytest.mark.parametrize("preset", config.presets())
@@ -54,7 +55,7 @@ def test_small_presets_change_size_and_schedule_only(full):
     Longer training needs more stored views: that is part of the schedule.
     """
     paper, small = config.load(full), config.load(f"{full}-small")
-    differing = {key.split(".")[0] for key, *_ in typed.differences(typed.plain(paper), typed.plain(small))}
+    differing = {key.split(".")[0] for key, *_ in build.differences(build.plain(paper), build.plain(small))}
     sizes = {"network", "unlabelled_fraction", "unlabelled_batch", "epochs", "warmup_epochs"}
     sizes |= {"bank_refresh_epochs", "bank_support_views"}
     assert differing <= sizes | {"lr_start", "lr_peak", "lr_end", "lars_trust", "head_lr", "batchnorm"}
@@ -152,5 +153,5 @@ def test_unknown_preset():
 
 
 def test_differences_name_the_settings():
-    a, b = typed.plain(load()), typed.plain(load("network.width=8", "tau=0.2"))
-    assert typed.differences(a, b) == [("tau", 0.1, 0.2), ("network.width", a["network"]["width"], 8)]
+    a, b = build.plain(load()), build.plain(load("network.width=8", "tau=0.2"))
+    assert build.differences(a, b) == [("tau", 0.1, 0.2), ("network.width", a["network"]["width"], 8)]

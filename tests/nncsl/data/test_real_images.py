@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nncsl import config, typed
+from nncsl import config
+from nncsl.config import build
 from nncsl.data import cifar
 from nncsl.data.catalog import open_data
 from nncsl.data.sources import SourceOptions, open_source
@@ -91,4 +92,4 @@ def test_imagenet_folders_with_a_class_list(tmp_path):
     assert source.class_names == tuple(names[::-1])
     assert (len(source.train), len(source.test), len(tasks)) == (400, 100, 5)
     assert source.train.sizes.min() == 256
-    assert typed.plain(loaded)["class_list"].endswith("classes.txt")
+    assert build.plain(loaded)["class_list"].endswith("classes.txt")

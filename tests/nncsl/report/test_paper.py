@@ -5,12 +5,13 @@ from importlib import resources
 
 import pytest
 
-from nncsl import config, typed
+from nncsl import config
+from nncsl.config import build
 from nncsl.report.paper import published
 
 
 def settings(preset, **changes):
-    return typed.plain(config.load(preset, [changes]))
+    return build.plain(config.load(preset, [changes]))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from nncsl.errors import ConfigError
 T = TypeVar("T")
 
 
-def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
+def typed(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
     """An instance of the dataclass ``cls`` from a nested mapping; unknown keys and wrong types are ConfigErrors."""
     if not isinstance(values, Mapping):
         raise ConfigError(f"{prefix.rstrip('.') or 'config'}: expected a mapping of settings, got {values!r}")
@@ -35,7 +35,7 @@ def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
 
 
 def plain(value: Any) -> Any:
-    """The inverse of :func:`build`: dataclasses to dicts, tuples to lists, ready for yaml or json."""
+    """The inverse of :func:`typed`: dataclasses to dicts, tuples to lists, ready for yaml or json."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple | list):
@@ -95,7 +95,7 @@ def _convert(value: Any, hint: Any, name: str) -> Any:
             return value
         raise ConfigError(f"{name}={value!r}: expected one of {', '.join(map(str, arguments))}")
     if is_dataclass(hint):
-        return build(hint, value, name + ".")  # type: ignore[arg-type]
+        return typed(hint, value, name + ".")  # type: ignore[arg-type]
     if origin is tuple:
         return _convert_tuple(value, arguments, name)
     if hint is float and isinstance(value, str):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import yaml
 
-from nncsl import typed
+from nncsl.config import build
 from nncsl.data.labels import LabelBudget
 from nncsl.data.policy import ViewPolicy
 from nncsl.errors import ConfigError
@@ -131,26 +131,26 @@ def load(preset: str = "digits", overrides: Iterable[Mapping[str, Any]] = ()) ->
     values = yaml.safe_load((_preset_folder() / f"{preset}.yaml").read_text())
     given: dict[str, Any] = {}
     for override in overrides:
-        given = typed.merge(given, override)
+        given = build.merge(given, override)
     own = resources.files("nncsl") / "methods" / f"{given.get('method', values.get('method', Config.method))}.yaml"
     if own.is_file():
-        values = typed.merge(values, yaml.safe_load(own.read_text()))
+        values = build.merge(values, yaml.safe_load(own.read_text()))
     if given.get("dataset", values["dataset"]) != values["dataset"]:
         values["unlabelled_fraction"] = 1.0  # less than all of them only repeats what a data set's published runs did
     epochs, warmup = given.get("epochs"), values["warmup_epochs"]
     if isinstance(epochs, int) and "warmup_epochs" not in given:
         values["warmup_epochs"] = min(warmup, epochs // 2)  # a trial with few epochs should not be all warm-up
-    return typed.build(Config, typed.merge(values, given))
+    return build.typed(Config, build.merge(values, given))
 
 
 def read(path: Path) -> Config:
     """A configuration as :func:`dump` wrote it."""
-    return typed.build(Config, yaml.safe_load(path.read_text()))
+    return build.typed(Config, yaml.safe_load(path.read_text()))
 
 
 def dump(config: Config) -> str:
     """The resolved configuration as yaml; reading it back gives an equal one."""
-    return yaml.safe_dump(typed.plain(config), sort_keys=False, default_flow_style=None, width=110)
+    return yaml.safe_dump(build.plain(config), sort_keys=False, default_flow_style=None, width=110)
 
 
 def parse_bytes(text: str) -> int:
@@ -162,7 +162,7 @@ def parse_bytes(text: str) -> int:
 
 
 def _preset_folder() -> Any:
-    return resources.files("nncsl") / "presets"
+    return resources.files("nncsl.config") / "presets"
 
 
 def _check_ranges(config: Config) -> None:
