@@ -19,8 +19,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from nncsl.checkpoint import write_text
 from nncsl.config import parse_bytes
+from nncsl.record.checkpoint import write_text
 
 from .provenance import current_commit
 

@@ -23,9 +23,9 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from nncsl import evaluation, teachers
-from nncsl.checkpoint import write_text
 from nncsl.data.rng import permutation, stream_key
 from nncsl.networks import Network
+from nncsl.record.checkpoint import write_text
 from nncsl.trained import reopen
 
 from .provenance import current_commit

@@ -23,7 +23,6 @@ from rich.console import Console
 from rich.table import Table
 
 from nncsl import accounting, config, engine, methods, networks, optim, passes, teachers
-from nncsl.checkpoint import write_text
 from nncsl.config import build
 from nncsl.data.batches import Batches
 from nncsl.data.images import ArrayImages
@@ -33,8 +32,9 @@ from nncsl.interruption import Interruption
 from nncsl.memory import Memory
 from nncsl.methods.base import Classes
 from nncsl.progress import Reporter
+from nncsl.record.checkpoint import write_text
+from nncsl.record.state import RunState
 from nncsl.run import find_device
-from nncsl.state import RunState
 from nncsl.teaching import Teaching
 from nncsl.versions import versions
 

@@ -21,7 +21,6 @@ from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
 
 from nncsl import config, engine, methods, networks, optim
-from nncsl.checkpoint import write_text
 from nncsl.config import Config, NetworkConfig
 from nncsl.data.batches import Batches, Pool
 from nncsl.data.images import ArrayImages
@@ -30,6 +29,7 @@ from nncsl.data.tasks import Stream, split_tasks
 from nncsl.memory import Memory
 from nncsl.methods.base import Classes
 from nncsl.progress import Reporter
+from nncsl.record.checkpoint import write_text
 from nncsl.teachers import Pixels
 from nncsl.versions import versions
 

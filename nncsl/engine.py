@@ -9,20 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nncsl import accounting, checkpoint, evaluation, exemplars, memory, methods, networks, objectives, optim, passes
+from nncsl import accounting, evaluation, exemplars, memory, methods, networks, objectives, optim, passes
 from nncsl.config import Config, build
 from nncsl.data.batches import Batch, Batches, ViewKeys, render
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, Task
 from nncsl.errors import UserError
 from nncsl.interruption import Interrupted, Interruption
-from nncsl.journal import open_journal
 from nncsl.methods.base import Classes, Losses, Student
 from nncsl.networks import Network
 from nncsl.passes import Forward
 from nncsl.progress import Reporter
-from nncsl.snapshots import keep_snapshot
-from nncsl.state import RunState
+from nncsl.record import checkpoint
+from nncsl.record.journal import open_journal
+from nncsl.record.snapshots import keep_snapshot
+from nncsl.record.state import RunState
 from nncsl.teachers import Pixels, Render
 from nncsl.teaching import Teaching
 

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from nncsl import accounting, checkpoint, engine, methods, metrics, planning, run_folder
+from nncsl import accounting, engine, methods, metrics, planning
 from nncsl import config as configs
-from nncsl import tensorboard as events
 from nncsl.budget import baseline
 from nncsl.config import Config, build, parse_bytes
 from nncsl.data.catalog import open_data
@@ -19,9 +18,12 @@ from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError, UserError
 from nncsl.featurebank.errors import BankError
 from nncsl.interruption import Interrupted
-from nncsl.journal import open_journal
 from nncsl.progress import Reporter
-from nncsl.state import RunState
+from nncsl.record import checkpoint
+from nncsl.record import folder as run_folder
+from nncsl.record import tensorboard as events
+from nncsl.record.journal import open_journal
+from nncsl.record.state import RunState
 from nncsl.versions import versions
 
 MEMORY_PARTS = ("student", "gradients", "optimizer", "activations", "teacher", "bank", "data")

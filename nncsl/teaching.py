@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nncsl import checkpoint, networks, teachers
+from nncsl import networks, teachers
 from nncsl.config import Config
 from nncsl.data.batches import Pool
 from nncsl.data.sources import Source
@@ -17,7 +17,8 @@ from nncsl.featurebank import FeatureBank, fingerprint
 from nncsl.interruption import Interruption
 from nncsl.networks import Network
 from nncsl.progress import Reporter
-from nncsl.state import RunState
+from nncsl.record import checkpoint
+from nncsl.record.state import RunState
 
 
 class Teaching:

@@ -6,15 +6,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from nncsl import checkpoint, engine, evaluation, kernels, run_folder, teachers
+from nncsl import engine, evaluation, kernels, teachers
 from nncsl.config import Config
 from nncsl.data.catalog import open_data
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
 from nncsl.errors import UserError
 from nncsl.networks import Network
+from nncsl.record import checkpoint
+from nncsl.record import folder as run_folder
+from nncsl.record.state import RunState
 from nncsl.run import find_device
-from nncsl.state import RunState
 
 
 class Trained(NamedTuple):

@@ -17,7 +17,7 @@ import yaml
 from nncsl import config, methods
 from nncsl.config import Config, build
 from nncsl.errors import ConfigError
-from nncsl.journal import Journal
+from nncsl.record.journal import Journal
 
 from ..provenance import current_commit, processor
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from nncsl import checkpoint
 from nncsl.banks.place import Place, opened
 from nncsl.featurebank import FeatureBank
 from nncsl.featurebank.manifest import Generation
+from nncsl.record import checkpoint
 
 
 def info(place: Place) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
 
 def _metrics(arguments: argparse.Namespace) -> int:
     from nncsl.beside import written_beside
-    from nncsl.metrics_csv import table
+    from nncsl.record.journal import table
 
     text = table(Path(arguments.run_folder))
     if arguments.out is None:

@@ -14,7 +14,7 @@ def write(folders: Sequence[Path], output: Path | None = None, opened: Any = Non
 
     opened: the source and tasks of a single run, where the caller holds them already.
     """
-    from nncsl import checkpoint
+    from nncsl.record import checkpoint
     from nncsl.report import collect, compare, single
 
     folders = [path for path in dict.fromkeys(folders) if path.is_dir() or path.suffix != ".html"]  # of runs/* too

@@ -133,7 +133,7 @@ def _progress(folder: Path) -> dict[str, Any]:
     path = folder / "checkpoint" / "state.pt"
     if not path.exists():
         return {}
-    from nncsl import checkpoint
+    from nncsl.record import checkpoint
 
     state = checkpoint.load(path)["state"]
     rate = state["images"] / max(state["seconds"], 1e-9)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from nncsl import checkpoint
 from nncsl.errors import UserError
-from nncsl.snapshots import Snapshot, balanced
+from nncsl.record import checkpoint
+from nncsl.record.snapshots import Snapshot, balanced
 
 _MOST = 800  # points: a few seconds on one core, and more would hide each other
 _RECIPE = b"sklearn t-SNE, pca start, perplexity 30, seed 0"

@@ -8,13 +8,13 @@ import numpy as np
 from nncsl import config as configs
 from nncsl.config import build
 from nncsl.errors import UserError
+from nncsl.record.snapshots import Snapshot, read_snapshot
 from nncsl.report import marks, paper, projections, scales, views
 from nncsl.report.charts import Series, line_chart, scatter, shaded_grid
 from nncsl.report.collect import RunRecord, flat
 from nncsl.report.heat import heat_table
 from nncsl.report.html import Cell, figure, section, table, tag, text
 from nncsl.report.page import page, tile
-from nncsl.snapshots import Snapshot, read_snapshot
 
 _NAMED_CLASSES = 12  # more can't be told apart as colored points
 _TASK_LINES = 8  # more lines than that are a thicket

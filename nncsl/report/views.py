@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from nncsl import checkpoint
 from nncsl.config import Config, build
 from nncsl.errors import UserError
+from nncsl.record import checkpoint
 
 _EACH, _LARGEST = 8, 128
 Opened = tuple[Any, Any]  # the source and its tasks, where the caller holds them already

@@ -9,7 +9,7 @@ from nncsl.data.tasks import Stream
 from nncsl.interruption import Interruption
 from nncsl.memory import Memory
 from nncsl.methods.base import Classes
-from nncsl.state import RunState
+from nncsl.record.state import RunState
 from nncsl.teaching import Teaching
 
 

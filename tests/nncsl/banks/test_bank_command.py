@@ -11,10 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
-from nncsl import banks, checkpoint, cli
+from nncsl import banks, cli
 from nncsl.banks import query as querying
 from nncsl.data.sources import SourceOptions, open_source
 from nncsl.featurebank import FeatureBank
+from nncsl.record import checkpoint
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import torch
 
 from nncsl import report
 from nncsl.cli import main
+from nncsl.record.snapshots import keep_snapshot, read_snapshot
 from nncsl.report.projections import embedding
-from nncsl.snapshots import keep_snapshot, read_snapshot
 from tests.nncsl.report.conftest import train_command
 
 

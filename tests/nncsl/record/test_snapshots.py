@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from nncsl import engine, evaluation
-from nncsl.snapshots import balanced, read_snapshot
+from nncsl.record.snapshots import balanced, read_snapshot
 
 
 def test_a_run_keeps_projections_and_confusion_of_every_task(small, make_run):

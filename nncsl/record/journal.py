@@ -1,12 +1,15 @@
 """metrics.jsonl: one line per epoch and one per task, in order, each exactly once whatever interrupts the run."""
 
+import csv
+import io
 import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from nncsl.checkpoint import write_text
+from nncsl.errors import UserError
+from nncsl.record.checkpoint import write_text
 
 
 class Mirror(Protocol):
@@ -56,7 +59,7 @@ class Journal:
 
 def open_journal(folder: Path) -> Journal:
     """The journal of the run in ``folder``, with the mirrors that the folder asks for by being there."""
-    from nncsl import tensorboard
+    from nncsl.record import tensorboard
 
     events = folder / tensorboard.FOLDER
     return Journal(folder / "metrics.jsonl", tensorboard.EventFile(events) if events.is_dir() else None)
@@ -72,3 +75,17 @@ def flat(line: dict[str, Any]) -> dict[str, Any]:
         else:
             entries[name] = value
     return entries
+
+
+def table(run: Path) -> str:
+    """The run's journal as csv; cells without a value are empty. Tasks and epochs count from 0, as in the journal."""
+    path = run / "metrics.jsonl"
+    if not path.exists():
+        raise UserError(f"{run} has no {path.name}: expected the folder of a run that has begun to train")
+    rows = [flat(line) for line in Journal(path).read()]
+    columns = list(dict.fromkeys(["kind", "task", "epoch", *(name for row in rows for name in row)]))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -6,7 +6,7 @@ import io
 import pytest
 
 from nncsl import cli
-from nncsl.journal import Journal
+from nncsl.record.journal import Journal
 
 
 @pytest.fixture

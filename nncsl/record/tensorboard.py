@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nncsl.errors import UserError
-from nncsl.journal import flat
+from nncsl.record.journal import flat
 
 FOLDER = "tensorboard"
 _NAMES = "events.out.tfevents.*"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nncsl import checkpoint
+from nncsl.record import checkpoint
 
 _MOST = 2000
 

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from nncsl import cli, config, run
-from nncsl.journal import Journal, flat, open_journal
-from nncsl.tensorboard import EventFile
+from nncsl.record.journal import Journal, flat, open_journal
+from nncsl.record.tensorboard import EventFile
 
 pytest.importorskip("tensorboard", reason="TensorBoard is an optional dependency: pip install nncsl[tensorboard]")
 
@@ -136,6 +136,6 @@ def test_without_tensorboard_nothing_is_started(tmp_path, resumes):
 
 
 def test_importing_the_module_does_not_load_tensorboard():
-    code = "import sys, nncsl.tensorboard, nncsl.run; print([m for m in sys.modules if m.startswith('tensorboard')])"
+    code = "import sys, nncsl.record.tensorboard, nncsl.run; print([m for m in sys.modules if 'tensorboard' == m[:11]])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]" and EventFile.__module__ == "nncsl.tensorboard"
+    assert done.stdout.strip() == "[]" and EventFile.__module__ == "nncsl.record.tensorboard"

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from nncsl import config as configs
-from nncsl import tensorboard as events
 from nncsl.config import Config, build
 from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
+from nncsl.record import tensorboard as events
 
 # Where data lies, what computes, and how much memory that takes: none of it decides what a run learns.
 MOVABLE = ("data_dir", "cache_dir", "device", "memory_budget", "micro_batch", "recompute", "spill", "bank_residency")
