@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from nncsl import accounting, config, networks, passes, run, spill, staged, teachers
+from nncsl import accounting, config, networks, passes, run, teachers
 from nncsl.config import NetworkConfig
-from nncsl.passes import Passes
+from nncsl.passes import Passes, spill
+from nncsl.passes import batchnorm as staged
 from tests.nncsl.scenes import SecondTask
 
 SIZES = (1, 7, 32)

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from nncsl.networks import Block, Network, Outputs
 from nncsl.passes import Passes, autocast_state
-from nncsl.spill import Store, open_store
+from nncsl.passes.spill import Store, open_store
 
 BatchNorm = nn.modules.batchnorm._BatchNorm
 

@@ -47,9 +47,9 @@ def forward(network: Network, passes: Passes) -> Forward:
     if not passes.micro_batch:
         return whole
     if _trains_batchnorm(network):
-        from nncsl import staged
+        from nncsl.passes import batchnorm
 
-        return lambda images: staged.forward(network, images, passes)
+        return lambda images: batchnorm.forward(network, images, passes)
     return lambda images: Outputs(*_replay(whole, network, images, passes.micro_batch))
 
 
