@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from nncsl import accounting, engine, methods, metrics, planning
+from nncsl import accounting, engine, methods, metrics, planner
 from nncsl import config as configs
-from nncsl.budget import baseline
 from nncsl.config import Config, build, parse_bytes
 from nncsl.data.catalog import open_data
 from nncsl.data.sources import Source
@@ -18,6 +17,7 @@ from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError, UserError
 from nncsl.featurebank.errors import BankError
 from nncsl.interruption import Interrupted
+from nncsl.planner.choice import baseline
 from nncsl.progress import Reporter
 from nncsl.record import checkpoint
 from nncsl.record import folder as run_folder
@@ -225,10 +225,10 @@ def _within_budget(
     """The settings that --memory-budget asks for, shown and kept in the run's folder; and the plan's baseline."""
     if config.memory_budget is None:
         return config, 0
-    plan = planning.for_run(config, source, tasks, device, folder, print)
-    planning.describe_plan(plan, Console())
-    checkpoint.write_text(folder / "plan.json", json.dumps(planning.as_record(plan), indent=2) + "\n")
-    return planning.planned(config, plan), plan.baseline
+    plan = planner.for_run(config, source, tasks, device, folder, print)
+    planner.describe_plan(plan, Console())
+    checkpoint.write_text(folder / "plan.json", json.dumps(planner.as_record(plan), indent=2) + "\n")
+    return planner.planned(config, plan), plan.baseline
 
 
 def _saved(folder: Path, config: Config) -> dict[str, Any]:
@@ -247,5 +247,5 @@ def _planned_for(folder: Path) -> str | None:
 def _unplanned(config: Config, overrides: list[dict[str, Any]]) -> Config:
     """The configuration with what an earlier plan may have filled in left open again, unless it is asked for now."""
     asked = {name for override in overrides for name in override}
-    names = set(planning.PLANNED) - {"bank_codec"} - asked
+    names = set(planner.PLANNED) - {"bank_codec"} - asked
     return replace(config, **{name: getattr(Config, name) for name in names})

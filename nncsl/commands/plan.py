@@ -27,15 +27,15 @@ def _plan(arguments: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from nncsl import planning
+    from nncsl import planner
     from nncsl.run import find_device
 
     config = configuration(arguments)
     if config.memory_budget is None:
         raise ConfigError("nncsl plan needs --memory-budget, e.g. --memory-budget 2GB")
-    plan = planning.without_training(config, find_device(config.device), lambda text: print(text, file=sys.stderr))
+    plan = planner.without_training(config, find_device(config.device), lambda text: print(text, file=sys.stderr))
     if arguments.json:
-        print(json.dumps(planning.as_record(plan), indent=2))
+        print(json.dumps(planner.as_record(plan), indent=2))
     else:
-        planning.describe_plan(plan, Console())
+        planner.describe_plan(plan, Console())
     return 0

@@ -41,7 +41,7 @@ def forward(network: Network, passes: Passes) -> Forward:
     """The network's forward pass with the memory that ``passes`` allows; outputs and gradients stay the same.
 
     With frozen BatchNorm images are independent, so micro-batches change nothing. With training BatchNorm every
-    layer's statistics are those of the whole batch: see :mod:`nncsl.staged`.
+    layer's statistics are those of the whole batch: see :mod:`nncsl.passes.batchnorm`.
     """
     whole: Forward = (lambda images: _recomputed(network, images)) if passes.recompute else network
     if not passes.micro_batch:

@@ -11,8 +11,7 @@ from torch import nn
 
 from nncsl import accounting, config, networks, passes, run, teachers
 from nncsl.config import NetworkConfig
-from nncsl.passes import Passes, spill
-from nncsl.passes import batchnorm as staged
+from nncsl.passes import Passes, batchnorm, spill
 from tests.nncsl.scenes import SecondTask
 
 SIZES = (1, 7, 32)
@@ -156,7 +155,7 @@ def test_memory_shrinks_as_promised(tmp_path):
 
 def test_one_image_alone_can_not_train_batchnorm():
     with pytest.raises(ValueError, match="single value per channel"):
-        moments = staged._Moments()
+        moments = batchnorm._Moments()
         moments.add(torch.ones(1, 4))
         moments.finish(nn.BatchNorm1d(4))
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import torch
 
-from nncsl import accounting, optim, probe
+from nncsl import accounting, optim
 from nncsl.config import Config, parse_bytes
 from nncsl.errors import ConfigError
-from nncsl.options import SAFETY, Option, Options, Sizes, probed_network
 from nncsl.passes import Passes
+from nncsl.planner import measure
+from nncsl.planner.options import SAFETY, Option, Options, Sizes, measured_network
 
 
 @dataclass(frozen=True)
@@ -89,14 +90,14 @@ def baseline(config: Config, device: torch.device, folder: Path, data_bytes: int
     A budget is counted from here. Known only after a rehearsal, as most of it is loaded or compiled on first use.
     """
     accounting.one_heap()
-    network = probed_network(config, classes=1).to(device)
-    prober = probe.Prober(network, config, device)
+    network = measured_network(config, classes=1).to(device)
+    meter = measure.Meter(network, config, device)
     how = Passes(config.micro_batch, config.recompute, config.spill, folder)
     for frozen in (False, True):
-        prober.rehearse(how, frozen=frozen)
-    prober.inference()
+        meter.rehearse(how, frozen=frozen)
+    meter.inference()
     optim.build(network, config)  # the first optimizer makes torch import 100 MB
-    del network, prober
+    del network, meter
     gc.collect()
     accounting.forget_peak(device)
     return accounting.in_use(device) - (0 if device.type == "cuda" else data_bytes)

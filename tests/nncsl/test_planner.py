@@ -7,10 +7,11 @@ import sys
 
 import pytest
 
-from nncsl import budget, cli, config, planning, run
+from nncsl import cli, config, planner, run
 from nncsl.config import build, parse_bytes
 from nncsl.errors import ConfigError
-from nncsl.options import Option
+from nncsl.planner import choice
+from nncsl.planner.options import Option
 
 # Digits enlarged to CIFAR's size and a network whose activations are hundreds of MB for the whole batch.
 HEAVY = [
@@ -53,7 +54,7 @@ def load(assignments):
 
 def planned(amount, *assignments):
     loaded = load([*assignments, f"memory_budget={amount}"])
-    return planning.without_training(loaded, run.find_device("cpu"), print)
+    return planner.without_training(loaded, run.find_device("cpu"), print)
 
 
 def test_plans_take_the_whole_batch_where_it_fits_and_less_where_it_does_not():
@@ -65,7 +66,7 @@ def test_plans_take_the_whole_batch_where_it_fits_and_less_where_it_does_not():
     assert {"student", "gradients", "optimizer", "teacher", "bank", "data", "pixels", "rest", "activations"} == set(
         tight.chosen.parts
     )
-    record = planning.as_record(tight)
+    record = planner.as_record(tight)
     assert record["total"] == sum(record["parts"].values()) and record["settings"]["bank_codec"] == "fp16"
 
 
@@ -101,7 +102,7 @@ def test_noise_does_not_make_more_work_faster():
     """Of equal micro-batches the one with less work wins; a large one on disk beats a tiny one in memory."""
     whole, again = option(1.0), option(0.9, recompute=True)
     large, moved, tiny = option(1.5, 32), option(1.4, 32, spill="disk"), option(9.0, 1)
-    times = [o.seconds for o in budget.times_in_order([whole, again, large, moved, tiny])]
+    times = [o.seconds for o in choice.times_in_order([whole, again, large, moved, tiny])]
     assert times == [1.0, 1.0, 1.5, 1.5, 9.0]
 
 
@@ -170,11 +171,11 @@ def test_a_run_keeps_within_its_budget(amount, tmp_path):
 
 def test_known_data_sets_can_be_planned_without_their_images():
     loaded = config.load("imagenet100", [{"memory_budget": "8GB"}])
-    sizes = planning.expected_sizes(loaded)
+    sizes = planner.expected_sizes(loaded)
     assert sizes.classes == 100 and sizes.unlabeled_per_task == 126_689 // 20
-    assert planning.expected_sizes(config.load("cifar10")).data_bytes == 60_000 * 3072
+    assert planner.expected_sizes(config.load("cifar10")).data_bytes == 60_000 * 3072
     with pytest.raises(ConfigError, match="size is not known"):
-        planning.expected_sizes(config.load("cifar10", [{"dataset": "folder:somewhere"}]))
+        planner.expected_sizes(config.load("cifar10", [{"dataset": "folder:somewhere"}]))
 
 
 def test_a_run_may_go_on_with_other_passes(small, tmp_path):

@@ -44,7 +44,7 @@ class Cost:
         return max(self.rise - smaller.rise, _BESIDES * (self.held - smaller.held), 0.0) / images
 
 
-class Prober:
+class Meter:
     """Measures passes through one network; every question is measured once."""
 
     def __init__(self, network: Network, config: Config, device: torch.device) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import torch
 
-from nncsl import methods, networks, probe
+from nncsl import methods, networks
 from nncsl.config import Config, TeacherMode, parse_bytes
 from nncsl.data.batches import LABELED_VIEWS
 from nncsl.errors import ConfigError
 from nncsl.featurebank.codecs import make_codec
 from nncsl.featurebank.table import LARGEST_MAPPING
 from nncsl.passes import Passes, Spill
+from nncsl.planner import measure
 
 SAFETY = 0.97  # of the budget is planned for: measurements vary
 _SIZES = (64, 32, 16, 8, 4, 2, 1)  # of micro-batches, the fastest first
@@ -70,7 +71,7 @@ class Option:
         return ", ".join(words)
 
 
-def probed_network(config: Config, classes: int) -> networks.Network:
+def measured_network(config: Config, classes: int) -> networks.Network:
     """A network like the run's, for measurements."""
     maps = config.distillation == "feature"
     return networks.build(config.network, len(config.views.mean), classes, config.seed, feature_map=maps)
@@ -89,10 +90,10 @@ class Options:
         self._config, self._sizes, self._folder = config, sizes, folder
         self._on_gpu = device.type == "cuda"
         self._free = shutil.disk_usage(folder).free
-        network = probed_network(config, sizes.classes).to(device)
+        network = measured_network(config, sizes.classes).to(device)
         self._student = networks.nbytes(network)
-        self._prober = probe.Prober(network, config, device)
-        self._inference = int(self._prober.inference())
+        self._meter = measure.Meter(network, config, device)
+        self._inference = int(self._meter.inference())
 
     def __iter__(self) -> Iterator[Option]:
         """Every combination that the configuration leaves open, the bank's place chosen for each.
@@ -120,7 +121,7 @@ class Options:
     def confirm(self, option: Option) -> bool:
         """Measures the option's own micro-batches; True where that had not been done yet."""
         how = self._passes(option.config)
-        news = [self._prober.confirm(self._load(first=first), how) for first in (True, False)]
+        news = [self._meter.confirm(self._load(first=first), how) for first in (True, False)]
         return any(news)
 
     def _passes(self, config: Config) -> Passes:
@@ -150,8 +151,8 @@ class Options:
         first, how = self._load(first=True), self._passes(config)
         cuts = 0.0
         if config.micro_batch and config.spill == "disk":
-            kept = self._prober.step(first, replace(how, spill="device")).rise
-            cuts = max(0.0, kept - self._prober.step(first, how).rise)
+            kept = self._meter.step(first, replace(how, spill="device")).rise
+            cuts = max(0.0, kept - self._meter.step(first, how).rise)
         if not self._has_teacher(config, "features"):
             return cuts
         # A refresh writes new sets beside the old ones; the weights of teacher and student lie in files meanwhile.
@@ -161,7 +162,7 @@ class Options:
     def _option(self, config: Config) -> Option:
         how = self._passes(config)
         first, last = self._load(first=True), self._load(first=False)
-        costs = [(self._prober.step(first, how), first), (self._prober.step(last, how), last)]
+        costs = [(self._meter.step(first, how), first), (self._meter.step(last, how), last)]
         tasks = max(config.tasks, 1)
         seconds = (costs[0][0].seconds + (tasks - 1) * costs[1][0].seconds) / tasks
         rise, load = max(costs, key=lambda pair: pair[0].rise + self._pixels(pair[1]))
@@ -182,17 +183,17 @@ class Options:
         """An update or weights from a file beside the network's, or an evaluation; in a refresh with one more bank."""
         return max(self._student, self._inference + (bank if config.refreshes_bank else 0))
 
-    def _load(self, *, first: bool) -> probe.Load:
+    def _load(self, *, first: bool) -> measure.Load:
         config = self._config
         frozen = config.batchnorm == "freeze-after-first" and not first
         if not methods.find(config.method).uses_unlabeled:
-            return probe.Load(config.labelled_batch * (1 if first else 2), 0, frozen)
+            return measure.Load(config.labelled_batch * (1 if first else 2), 0, frozen)
         seen = self._sizes.classes // config.tasks if first else self._sizes.classes
         batch = min(config.unlabelled_batch, self._sizes.unlabeled_per_task + config.unlabelled_memory)
         supports = LABELED_VIEWS * config.labelled_per_class * seen
-        return probe.Load(config.views.large.count * batch + supports, config.views.small.count * batch, frozen)
+        return measure.Load(config.views.large.count * batch + supports, config.views.small.count * batch, frozen)
 
-    def _pixels(self, load: probe.Load) -> int:
+    def _pixels(self, load: measure.Load) -> int:
         """The rendered views of a step, and once more where those of one size are put together."""
         views = self._config.views
         values = load.large * views.large.size**2 + load.small * views.small.size**2

@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from nncsl import methods
-from nncsl.budget import Plan, make_plan
 from nncsl.config import Config
 from nncsl.data.catalog import KNOWN, check_known, open_data
 from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
-from nncsl.options import Option, Sizes
+from nncsl.planner.choice import Plan, make_plan
+from nncsl.planner.options import Option, Sizes
 
 PLANNED = ("micro_batch", "recompute", "spill", "bank_residency", "bank_codec")
 
