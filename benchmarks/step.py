@@ -28,14 +28,13 @@ from nncsl.data.batches import Batches
 from nncsl.data.images import ArrayImages
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, split_tasks
-from nncsl.interruption import Interruption
 from nncsl.memory import Memory
 from nncsl.methods.base import Classes
-from nncsl.progress import Reporter
 from nncsl.record.checkpoint import write_text
 from nncsl.record.state import RunState
 from nncsl.run import find_device
 from nncsl.teaching import Teaching
+from nncsl.terminal import Interruption, Reporter
 from nncsl.versions import versions
 
 from .provenance import current_commit, processor

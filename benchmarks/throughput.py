@@ -28,9 +28,9 @@ from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, split_tasks
 from nncsl.memory import Memory
 from nncsl.methods.base import Classes
-from nncsl.progress import Reporter
 from nncsl.record.checkpoint import write_text
 from nncsl.teachers import Pixels
+from nncsl.terminal import Reporter
 from nncsl.versions import versions
 
 from .provenance import current_commit, processor

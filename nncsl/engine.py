@@ -15,17 +15,16 @@ from nncsl.data.batches import Batch, Batches, ViewKeys, render
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, Task
 from nncsl.errors import UserError
-from nncsl.interruption import Interrupted, Interruption
 from nncsl.methods.base import Classes, Losses, Student
 from nncsl.networks import Network
 from nncsl.passes import Forward
-from nncsl.progress import Reporter
 from nncsl.record import checkpoint
 from nncsl.record.journal import open_journal
 from nncsl.record.snapshots import keep_snapshot
 from nncsl.record.state import RunState
 from nncsl.teachers import Pixels, Render
 from nncsl.teaching import Teaching
+from nncsl.terminal import Interrupted, Interruption, Reporter
 
 
 class DivergenceError(UserError):

@@ -16,14 +16,13 @@ from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError, UserError
 from nncsl.featurebank.errors import BankError
-from nncsl.interruption import Interrupted
 from nncsl.planner.choice import baseline
-from nncsl.progress import Reporter
 from nncsl.record import checkpoint
 from nncsl.record import folder as run_folder
 from nncsl.record import tensorboard as events
 from nncsl.record.journal import open_journal
 from nncsl.record.state import RunState
+from nncsl.terminal import Interrupted, Reporter
 from nncsl.versions import versions
 
 MEMORY_PARTS = ("student", "gradients", "optimizer", "activations", "teacher", "bank", "data")

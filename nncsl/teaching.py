@@ -14,11 +14,10 @@ from nncsl.data.batches import Pool
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
 from nncsl.featurebank import FeatureBank, fingerprint
-from nncsl.interruption import Interruption
 from nncsl.networks import Network
-from nncsl.progress import Reporter
 from nncsl.record import checkpoint
 from nncsl.record.state import RunState
+from nncsl.terminal import Interruption, Reporter
 
 
 class Teaching:

@@ -6,11 +6,11 @@ import torch
 from nncsl import engine, methods, networks, teachers
 from nncsl.data.batches import Batches, Pool
 from nncsl.data.tasks import Stream
-from nncsl.interruption import Interruption
 from nncsl.memory import Memory
 from nncsl.methods.base import Classes
 from nncsl.record.state import RunState
 from nncsl.teaching import Teaching
+from nncsl.terminal import Interruption
 
 
 class SecondTask:
