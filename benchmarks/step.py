@@ -35,7 +35,7 @@ from nncsl.record.state import RunState
 from nncsl.run import find_device
 from nncsl.teaching import Teaching
 from nncsl.terminal import Interruption, Reporter
-from nncsl.versions import versions
+from nncsl.version import versions
 
 from .provenance import current_commit, processor
 from .views import quantiles, small_images

@@ -31,7 +31,7 @@ from nncsl.methods.base import Classes
 from nncsl.record.checkpoint import write_text
 from nncsl.teachers import Pixels
 from nncsl.terminal import Reporter
-from nncsl.versions import versions
+from nncsl.version import versions
 
 from .provenance import current_commit, processor
 from .views import small_images

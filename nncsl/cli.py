@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 class _Version(argparse.Action):
     def __call__(self, *_: Any) -> None:
-        from nncsl.versions import versions
+        from nncsl.version import versions
 
         print("\n".join(f"{name:<12}{value}" for name, value in versions().items()))
         raise SystemExit(0)

@@ -23,7 +23,7 @@ from nncsl.record import tensorboard as events
 from nncsl.record.journal import open_journal
 from nncsl.record.state import RunState
 from nncsl.terminal import Interrupted, Reporter
-from nncsl.versions import versions
+from nncsl.version import versions
 
 MEMORY_PARTS = ("student", "gradients", "optimizer", "activations", "teacher", "bank", "data")
 
