@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nncsl.config import parse_bytes
-from nncsl.record.checkpoint import write_text
+from nncsl.files import write_text
 
 from .provenance import current_commit
 

@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from nncsl.files import write_table
+
 RESULTS = Path(__file__).parent / "results" / "identity.csv"
 SHORT = ("epochs=2", "warmup_epochs=1", "network.width=8", "network.hidden=16", "bank_views=2")
 # Settings that existed before and after the redesign of the method seam; spelled as they were then.
@@ -60,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
         if options.only in name:
             rows.append({"case": name, **hashes(options.checkout, settings), "settings": " ".join(settings)})
             print(" ".join(str(value) for value in rows[-1].values()), flush=True)
-            write(options.out, rows)
+            write_table(options.out, rows, list(rows[0]))
     return compare(options.compare, rows) if options.compare else 0
 
 
@@ -99,14 +101,6 @@ def losses(line: dict[str, Any]) -> dict[str, Any]:
 
 def digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
-
-
-def write(path: Path, rows: list[dict[str, str]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def compare(path: Path, rows: list[dict[str, str]]) -> int:

@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nncsl import accounting, passes, teachers
+from nncsl.files import write_table
 from nncsl.run import find_device
 
 from .provenance import current_commit
@@ -96,7 +97,7 @@ def main(argv: list[str] | None = None) -> int:
     for way, supports, turn in missing(rows, options):
         print(f"round {turn + 1} of {options.rounds}: {way.name}, {supports} supports ...", flush=True)
         rows.append(in_own_process(way, supports, turn, options))
-        write(options.out, rows)
+        write_table(options.out, rows, FIELDS)
     show(rows)
     plot(rows, options.out.with_suffix(".png"))
     return 0
@@ -164,16 +165,6 @@ def read(path: Path) -> Iterator[dict[str, str]]:
     if path.exists():
         with path.open(newline="") as file:
             yield from csv.DictReader(file)
-
-
-def write(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".new")
-    with beside.open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        writer.writeheader()
-        writer.writerows(rows)
-    beside.replace(path)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ to, or replaced in, benchmarks/results/probe.csv.
 
 import argparse
 import csv
-import io
 import json
 from pathlib import Path
 
@@ -24,8 +23,8 @@ from torch import Tensor
 
 from nncsl import evaluation, teachers
 from nncsl.data.rng import permutation, stream_key
+from nncsl.files import write_table
 from nncsl.networks import Network
-from nncsl.record.checkpoint import write_text
 from nncsl.trained import reopen
 
 from .provenance import current_commit
@@ -48,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         row = probe(folder, options.labels)
         rows[row["run"]] = row
         print(f"{row['run']}: probed", flush=True)
-        write(options.out, rows)
+        write_table(options.out, [rows[run] for run in sorted(rows)], list(next(iter(rows.values()))))
     show(rows)
     return 0
 
@@ -99,14 +98,6 @@ def read(path: Path) -> dict[str, Row]:
         return {}
     with path.open(newline="") as file:
         return {row["run"]: row for row in csv.DictReader(file)}
-
-
-def write(path: Path, rows: dict[str, Row]) -> None:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(next(iter(rows.values()))), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows[run] for run in sorted(rows))
-    write_text(path, text.getvalue())
 
 
 def show(rows: dict[str, Row]) -> None:

@@ -28,9 +28,9 @@ from nncsl.data.batches import Batches
 from nncsl.data.images import ArrayImages
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, split_tasks
+from nncsl.files import write_text
 from nncsl.memory import Memory
 from nncsl.methods.base import Classes
-from nncsl.record.checkpoint import write_text
 from nncsl.record.state import RunState
 from nncsl.run import find_device
 from nncsl.teaching import Teaching

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from nncsl import accounting, engine, methods, metrics, planner
+from nncsl import accounting, engine, files, methods, metrics, planner
 from nncsl import config as configs
 from nncsl.config import Config, build, parse_bytes
 from nncsl.data.catalog import open_data
@@ -59,10 +59,10 @@ def start(
         raise
     if tensorboard:
         (folder / events.FOLDER).mkdir(exist_ok=True)
-    checkpoint.write_text(folder / "config.yaml", configs.dump(config))
-    checkpoint.write_text(folder / "tasks.json", run_folder.describe_tasks(source, tasks))
+    files.write_text(folder / "config.yaml", configs.dump(config))
+    files.write_text(folder / "tasks.json", run_folder.describe_tasks(source, tasks))
     if command:
-        checkpoint.write_text(folder / "command.txt", command + "\n")
+        files.write_text(folder / "command.txt", command + "\n")
     return _train(config, source, tasks, folder, device, base, resumed=False, quiet=quiet, report=report)
 
 
@@ -109,7 +109,7 @@ def resume(
         codec = config.bank_codec  # that of the bank that is there
         config, base = _within_budget(_unplanned(config, overrides), source, tasks, folder, device)
         config = replace(config, bank_codec=codec)
-        checkpoint.write_text(folder / "config.yaml", configs.dump(config))
+        files.write_text(folder / "config.yaml", configs.dump(config))
     elif config.memory_budget:
         base = baseline(config, device, folder, source.nbytes)
     return _train(config, source, tasks, folder, device, base, resumed=True, quiet=quiet, report=report)
@@ -183,7 +183,7 @@ def _train(
             own = accounting.process_peak(device) - base
             state.peak_memory |= {"baseline": base, "budget": parse_bytes(config.memory_budget), "budget_used": own}
         summary = summarize(state, config)
-        checkpoint.write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+        files.write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
         reporter.table(f"results, in {folder}", _results(summary))
     if report:
         write_report(folder, (source, tasks))
@@ -226,7 +226,7 @@ def _within_budget(
         return config, 0
     plan = planner.for_run(config, source, tasks, device, folder, print)
     planner.describe_plan(plan, Console())
-    checkpoint.write_text(folder / "plan.json", json.dumps(planner.as_record(plan), indent=2) + "\n")
+    files.write_text(folder / "plan.json", json.dumps(planner.as_record(plan), indent=2) + "\n")
     return planner.planned(config, plan), plan.baseline
 
 

@@ -17,7 +17,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from nncsl.record.checkpoint import write_text
+from nncsl.files import write_text
 
 from ..accuracy import campaign, plots, tables
 

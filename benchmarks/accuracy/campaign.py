@@ -17,6 +17,7 @@ import yaml
 from nncsl import config, methods
 from nncsl.config import Config, build
 from nncsl.errors import ConfigError
+from nncsl.files import write_text
 from nncsl.record.journal import Journal
 
 from ..provenance import current_commit, processor
@@ -139,10 +140,7 @@ def run(entry: Entry, threads: int, data_dir: str | None) -> str:
         "cpu_seconds": None if begun else round(cpu_seconds, 1),
         "curves": curves(Journal(entry.folder / "metrics.jsonl").read()),
     }
-    entry.result.parent.mkdir(parents=True, exist_ok=True)
-    beside = entry.result.with_suffix(".new")
-    beside.write_text(json.dumps(record) + "\n")
-    beside.replace(entry.result)
+    write_text(entry.result, json.dumps(record) + "\n")
     vars(entry).pop("record", None)  # looked up before it was there
     return f"{title}: {record['summary']['average_accuracy']:.1f}%"
 

@@ -10,6 +10,8 @@ from ..accuracy.campaign import Campaign, Record
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
+from nncsl.files import written_beside
+
 CURVES = {
     "unlabeled_accuracy": "% of unlabeled images recognized",
     "snn": "L_SNN",
@@ -36,11 +38,9 @@ def draw(shown: Campaign) -> Path | None:
     for axes in panels:  # those left over
         axes.set_axis_off()
     path = campaign.RESULTS / f"{shown.name}.png"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".new")
-    figure.savefig(beside, dpi=80, format="png")
+    with written_beside(path) as beside:
+        figure.savefig(beside, dpi=80)
     plt.close(figure)
-    beside.replace(path)
     return path
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from nncsl.banks.place import Place, opened
-from nncsl.beside import written_beside
 from nncsl.featurebank import FeatureBank
+from nncsl.files import written_beside
 
 _ROWS = 8192  # decoded at a time: 4 MB of 128-d features
 Array = np.ndarray[Any, Any]

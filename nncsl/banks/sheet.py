@@ -6,10 +6,10 @@ import numpy as np
 
 from nncsl.banks.place import Place
 from nncsl.banks.query import Answer, Neighbor
-from nncsl.beside import written_beside
 from nncsl.data.catalog import source_options
 from nncsl.data.sources import Source, open_source
 from nncsl.errors import DataError
+from nncsl.files import written_beside
 
 _COLUMNS = 6
 

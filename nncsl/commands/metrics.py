@@ -22,14 +22,13 @@ def add(commands: Any) -> None:
 
 
 def _metrics(arguments: argparse.Namespace) -> int:
-    from nncsl.beside import written_beside
+    from nncsl.files import write_text
     from nncsl.record.journal import table
 
     text = table(Path(arguments.run_folder))
     if arguments.out is None:
         print(text, end="")
         return 0
-    with written_beside(Path(arguments.out)) as beside:
-        beside.write_text(text)
+    write_text(Path(arguments.out), text)
     print(arguments.out)
     return 0

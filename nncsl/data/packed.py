@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from nncsl.data.images import FileBytes, PackedImages
 from nncsl.errors import DataError
+from nncsl.files import write_text
 
 _FORMAT = 1
 _LONGEST = 2.0  # panoramas are cut to this aspect ratio around their middle, so that one does not pad a whole batch
@@ -181,6 +182,4 @@ def _read_journal(path: Path) -> int:
 
 
 def _write_journal(path: Path, done: int) -> None:
-    beside = path.with_suffix(".journal.new")
-    beside.write_text(json.dumps({"done": done}))
-    beside.replace(path)
+    write_text(path, json.dumps({"done": done}))

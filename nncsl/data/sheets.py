@@ -11,6 +11,7 @@ from nncsl.data.sources import ImageBatch, Source
 from nncsl.data.tasks import Task
 from nncsl.data.views import make_views
 from nncsl.errors import DataError
+from nncsl.files import written_beside
 
 _ROWS, _COLUMNS = 20, 10
 
@@ -75,7 +76,6 @@ def _save(rows: dict[str, list[np.ndarray]], path: Path, title: str) -> Path:
             axis.spines[:].set_visible(False)
         for axis, image in zip(line, images, strict=False):
             axis.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255)
-    beside = path.with_suffix(".new.png")
-    figure.savefig(beside, dpi=110)
-    beside.replace(path)
+    with written_beside(path) as beside:
+        figure.savefig(beside, dpi=110)
     return path

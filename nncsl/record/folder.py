@@ -44,7 +44,9 @@ def new_folder(folder: Path | None, config: Config) -> Path:
 def _nothing_to_lose(folder: Path) -> bool:
     """An empty folder, or one whose run ended before its first checkpoint."""
     ours = {"config.yaml", "plan.json", "tasks.json", "command.txt", "metrics.jsonl", "checkpoint", events.FOLDER}
-    names = {path.name.removesuffix(".new") for path in folder.iterdir()} if folder.is_dir() else {"a file"}
+    if not folder.is_dir():
+        return False
+    names = {path.name.replace(".new", "").removeprefix(".") for path in folder.iterdir()}
     return names <= ours and not (folder / "checkpoint" / "state.pt").exists()
 
 

@@ -1,7 +1,5 @@
 """metrics.jsonl: one line per epoch and one per task, in order, each exactly once whatever interrupts the run."""
 
-import csv
-import io
 import json
 import os
 from collections.abc import Iterable
@@ -9,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nncsl.errors import UserError
-from nncsl.record.checkpoint import write_text
+from nncsl.files import as_csv, write_text
 
 
 class Mirror(Protocol):
@@ -84,8 +82,4 @@ def table(run: Path) -> str:
         raise UserError(f"{run} has no {path.name}: expected the folder of a run that has begun to train")
     rows = [flat(line) for line in Journal(path).read()]
     columns = list(dict.fromkeys(["kind", "task", "epoch", *(name for row in rows for name in row)]))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return as_csv(rows, columns)

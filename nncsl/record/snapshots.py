@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nncsl.record import checkpoint
+from nncsl import files
 
 _MOST = 2000
 
@@ -39,7 +39,7 @@ def keep_snapshot(
         confusion=confusion.numpy(),
         class_names=np.array(names),
     )
-    checkpoint.write_bytes(_path(folder, task), image.getbuffer())
+    files.write_bytes(_path(folder, task), image.getbuffer())
 
 
 def read_snapshot(folder: Path, task: int) -> Snapshot | None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nncsl import files
 from nncsl.errors import UserError
 
 NAME = "report.html"
@@ -14,7 +15,6 @@ def write(folders: Sequence[Path], output: Path | None = None, opened: Any = Non
 
     opened: the source and tasks of a single run, where the caller holds them already.
     """
-    from nncsl.record import checkpoint
     from nncsl.report import collect, compare, single
 
     folders = [path for path in dict.fromkeys(folders) if path.is_dir() or path.suffix != ".html"]  # of runs/* too
@@ -28,5 +28,5 @@ def write(folders: Sequence[Path], output: Path | None = None, opened: Any = Non
     except OSError as error:
         raise UserError(f"{output} can't be written: {error.strerror}; choose another -o") from error
     page = single.report(records[0], opened) if len(records) == 1 else compare.report(records)
-    checkpoint.write_text(output, page)
+    files.write_text(output, page)
     return output

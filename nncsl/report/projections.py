@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from nncsl import files
 from nncsl.errors import UserError
-from nncsl.record import checkpoint
 from nncsl.record.snapshots import Snapshot, balanced
 
 _MOST = 800  # points: a few seconds on one core, and more would hide each other
@@ -29,7 +29,7 @@ def embedding(folder: Path, task: int, snapshot: Snapshot) -> tuple[np.ndarray, 
         image = io.BytesIO()
         np.savez(image, key=np.array(key), points=points)
         with suppress(UserError, OSError):  # in somebody else's folder it is computed anew the next time
-            checkpoint.write_bytes(path, image.getbuffer())
+            files.write_bytes(path, image.getbuffer())
     return points, labels
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from nncsl import files
 from nncsl.config import Config, build
 from nncsl.errors import UserError
-from nncsl.record import checkpoint
 
 _EACH, _LARGEST = 8, 128
 Opened = tuple[Any, Any]  # the source and its tasks, where the caller holds them already
@@ -32,7 +32,7 @@ def tiles(folder: Path, settings: dict[str, Any], opened: Opened | None) -> dict
     rows = views_of_one_image(config, source, tasks)
     drawn = {kind: [_data_uri(pixels) for pixels in images[:_EACH]] for kind, images in rows.items()}
     with suppress(UserError, OSError):  # in somebody else's folder they are drawn anew the next time
-        checkpoint.write_text(path, json.dumps(drawn))
+        files.write_text(path, json.dumps(drawn))
     return drawn
 
 

@@ -239,4 +239,4 @@ def test_a_full_disk_ends_a_run_with_one_line_and_the_last_checkpoint(tiny_disk,
     assert ended.returncode == 2, ended.stderr
     assert "No space left" in ended.stderr and "free" in ended.stderr and len(ended.stderr.splitlines()) == 1
     assert "state" in torch.load(folder / "checkpoint" / "state.pt", weights_only=True)
-    assert not list(folder.rglob("*.new"))
+    assert not list(folder.rglob("*.new*"))

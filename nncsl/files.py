@@ -1,0 +1,97 @@
+"""Files are complete or not there: written beside their name, synced, then renamed over the old one."""
+
+import csv
+import errno
+import io
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from nncsl.errors import UserError
+
+_ADVICE = "make room or choose another --out"
+
+
+@contextmanager
+def written_beside(target: Path, *, size: int = 0, advice: str = _ADVICE) -> Iterator[Path]:
+    """Give a path to write to; it gets the name ``target`` when the block ends well and is removed when it does not.
+
+    size: about as many bytes as will be written, for the message when the disk is full.
+    """
+    beside = target.with_name(f".{target.stem}.new{target.suffix}")  # the suffix stays: plotting libraries look at it
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield beside
+        with beside.open("rb") as file:
+            os.fsync(file.fileno())
+        beside.replace(target)
+        _sync_folder(target.parent)
+    except OSError as error:
+        raise UserError(f"{target} can't be written: {_reason(error, target.parent, size)}; {advice}") from error
+    finally:
+        with suppress(OSError):  # renamed, or never made
+            beside.unlink()
+
+
+def write_file(target: Path, write: Callable[[BinaryIO], object], *, size: int, advice: str = _ADVICE) -> None:
+    """Write what ``write`` puts into an open file. The room is taken first, so that a full disk is noticed before.
+
+    The alternative, to put the file together in memory, takes twice its size.
+    """
+    with written_beside(target, size=size, advice=advice) as beside, beside.open("wb") as file:
+        _reserve(file, size)
+        write(file)
+        file.truncate()
+
+
+def write_bytes(target: Path, content: bytes | memoryview) -> None:
+    """Write a small file."""
+    write_file(target, lambda file: file.write(content), size=len(content))
+
+
+def write_text(target: Path, text: str) -> None:
+    """Write a small text file."""
+    write_bytes(target, text.encode())
+
+
+def write_table(target: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Write rows as csv; what a row does not have is an empty cell."""
+    write_text(target, as_csv(rows, columns))
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Return rows as csv, with a header."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _reserve(file: BinaryIO, size: int) -> None:
+    if not size or not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):  # file systems that can't
+            raise
+
+
+def _sync_folder(path: Path) -> None:
+    """Make a rename in the folder survive a power loss."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _reason(error: OSError, folder: Path, size: int) -> str:
+    if error.errno != errno.ENOSPC:
+        return error.strerror or str(error)
+    needed = f"{size / 1e6:.2f} MB needed, " if size else ""
+    return f"{error.strerror} ({needed}{shutil.disk_usage(folder).free / 1e6:.2f} MB free)"
