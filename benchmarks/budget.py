@@ -52,7 +52,7 @@ def watch(budget: str, options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", ".")) as name:
         folder = Path(name)
         with_few_test_images(options.data_dir, folder / "data")
-        command = [sys.executable, "-m", "nncsl.cli", "train", "--preset", "cifar10", "--memory-budget", budget]
+        command = [sys.executable, "-m", "nncsl", "train", "--preset", "cifar10", "--memory-budget", budget]
         command += ["--data-dir", str(folder / "data"), "--out", str(folder / "run"), "--quiet", "--no-report"]
         for assignment in (*SETTINGS, *options.set):
             command += ["--set", assignment]

@@ -21,7 +21,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from nncsl import cli, methods
-from nncsl.commands.settings import configuration
+from nncsl.cli.settings import configuration
 from nncsl.data import cifar, sources
 from nncsl.data.catalog import check_known
 

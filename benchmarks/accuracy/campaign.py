@@ -164,7 +164,7 @@ def _begun(entry: Entry) -> bool:
 
 def _train(where: list[str], threads: int) -> tuple[str, float]:
     """(why it failed or "", CPU seconds of the process)"""
-    command = [sys.executable, "-m", "nncsl.cli", "train", "--quiet", "--no-report", *where]
+    command = [sys.executable, "-m", "nncsl", "train", "--quiet", "--no-report", *where]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

@@ -124,7 +124,7 @@ def test_an_interrupted_run_goes_on(write, tmp_path, method):
     """joint makes one task of what the preset gives it; its folder still is that of the same run."""
     write(runs=[method], settings=SMALL | {"tasks": 2, "epochs": 8})
     (entry,) = campaign.read("tiny").entries
-    command = [sys.executable, "-m", "nncsl.cli", "train", "--quiet", "--out", str(entry.folder), *entry.arguments]
+    command = [sys.executable, "-m", "nncsl", "train", "--quiet", "--out", str(entry.folder), *entry.arguments]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     journal = entry.folder / "metrics.jsonl"
     while not (journal.exists() and journal.read_text().count("\n") > 1):

@@ -13,7 +13,7 @@ from PIL import Image
 
 def nncsl(*arguments, cwd=None, **environment):
     return subprocess.run(
-        [sys.executable, "-m", "nncsl.cli", *map(str, arguments)],
+        [sys.executable, "-m", "nncsl", *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=cwd,

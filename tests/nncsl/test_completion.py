@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from nncsl import cli, completion
+from nncsl import cli
+from nncsl.cli import completion
 from nncsl.config import presets
 from nncsl.data.sources import SOURCES
 from nncsl.methods import METHODS
@@ -142,7 +143,7 @@ def test_without_shtab_the_command_says_what_to_install(tmp_path):
     """In the other process a module that cannot be imported stands where shtab would be found."""
     (tmp_path / "shtab.py").write_text("raise ImportError('not installed')")
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-    command = [sys.executable, "-m", "nncsl.cli", "completion", "bash"]
+    command = [sys.executable, "-m", "nncsl", "completion", "bash"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == 2 and not done.stdout
     assert 'pip install "nncsl[completion]"' in done.stderr and len(done.stderr.splitlines()) == 1

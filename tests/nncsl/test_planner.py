@@ -155,7 +155,7 @@ def test_plan_needs_a_budget(capsys):
 def test_a_run_keeps_within_its_budget(amount, tmp_path):
     """In its own process, as a user starts it: the peak above the baseline against the budget."""
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "nncsl.cli", "train", "--quiet", "--no-report", "--out", str(folder)]
+    command = [sys.executable, "-m", "nncsl", "train", "--quiet", "--no-report", "--out", str(folder)]
     ended = subprocess.run([*command, "--memory-budget", amount, *flags(HEAVY)], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert "Plan for" in ended.stdout and "memory budget" in ended.stdout

@@ -29,11 +29,11 @@ TIMES = {"seconds", "images_per_second", "peak_memory"}
 
 def command(folder, *assignments):
     settings = [part for a in (*SMALL, *assignments) for part in ("--set", a)]
-    return [sys.executable, "-m", "nncsl.cli", "train", "--quiet", "--no-report", "--out", str(folder), *settings]
+    return [sys.executable, "-m", "nncsl", "train", "--quiet", "--no-report", "--out", str(folder), *settings]
 
 
 def resume(folder):
-    return [sys.executable, "-m", "nncsl.cli", "train", "--quiet", "--no-report", "--resume", str(folder)]
+    return [sys.executable, "-m", "nncsl", "train", "--quiet", "--no-report", "--resume", str(folder)]
 
 
 def metrics(folder):

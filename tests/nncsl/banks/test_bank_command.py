@@ -187,7 +187,7 @@ def test_query_without_faiss_finds_the_same(bank_command, trained, tmp_path):
     arguments = ["query", str(trained), str(some_image(trained)), "--no-image", "--json"]
     with_faiss = json.loads(bank_command(*arguments)[1])
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-    command = [sys.executable, "-m", "nncsl.cli", "bank", *arguments]
+    command = [sys.executable, "-m", "nncsl", "bank", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == 0, done.stderr
     without = json.loads(done.stdout)

@@ -29,7 +29,7 @@ QUICK = [
 
 
 def train(*arguments):
-    return [sys.executable, "-m", "nncsl.cli", "train", "--quiet", *map(str, arguments)]
+    return [sys.executable, "-m", "nncsl", "train", "--quiet", *map(str, arguments)]
 
 
 def scalars(folder):

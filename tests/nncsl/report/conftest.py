@@ -17,7 +17,7 @@ SHORT = ["epochs=2", "network.width=8", "network.hidden=16", "bank_views=2", "un
 def train_command(folder, *more):
     """The command as somebody types it."""
     settings = [part for assignment in SHORT for part in ("--set", assignment)]
-    return [sys.executable, "-m", "nncsl.cli", "train", "--quiet", "--out", str(folder), *settings, *more]
+    return [sys.executable, "-m", "nncsl", "train", "--quiet", "--out", str(folder), *settings, *more]
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,40 @@
-"""Completion scripts for shells, made from the command's own parser: what it takes is what they offer."""
+"""``nncsl completion``: sub-commands, flags and names at the press of Tab.
+
+The script is made from the command's own parser: what it takes is what is offered.
+"""
 
 import argparse
 from collections.abc import Iterator
 from typing import Any
 
+from nncsl.cli.settings import command
 from nncsl.errors import UserError
 
+_SHELLS = ("bash", "zsh", "fish")
 # What is a folder or a file on disk, by where argparse stores it.
 _FOLDERS = ("path", "run_folder", "of_run", "resume", "data_dir")
 _FILES_OR_FOLDERS = ("out",)
+
+
+def add(commands: Any) -> None:
+    """Declares the command."""
+    parser = command(
+        commands,
+        "completion",
+        _completion,
+        "print a script that completes this command in a shell",
+        "nncsl completion bash > ~/.local/share/bash-completion/completions/nncsl",
+        'nncsl completion zsh > "${fpath[1]}/_nncsl"',
+        "nncsl completion fish > ~/.config/fish/completions/nncsl.fish",
+    )
+    parser.add_argument("shell", choices=_SHELLS)
+
+
+def _completion(arguments: argparse.Namespace) -> int:
+    from nncsl.cli import build_parser
+
+    print(script(arguments.shell, build_parser()))
+    return 0
 
 
 def script(shell: str, parser: argparse.ArgumentParser) -> str:

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from nncsl.commands.settings import SETTINGS, add_settings, command, configuration
+from nncsl.cli.settings import SETTINGS, add_settings, command, configuration
 
 
 def add(commands: Any) -> None:

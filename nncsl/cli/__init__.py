@@ -1,4 +1,4 @@
-"""The ``nncsl`` command: parses, calls, says how it ended. The commands themselves are in nncsl/commands."""
+"""The ``nncsl`` command: parses, calls, says how it ended. One file per command, one name each in ``COMMANDS``."""
 
 import argparse
 import os
@@ -7,9 +7,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from nncsl.commands import add_all
+from nncsl.cli import bank, bench, completion, config, data, evaluate, metrics, plan, report, train
 from nncsl.errors import UserError
 from nncsl.version import __version__
+
+# In the order in which the help shows them.
+COMMANDS = (train, plan, evaluate, report, metrics, config, data, bank, bench, completion)
 
 _EXIT_CODES = """exit codes: 0 done; 1 an error inside nncsl; 2 a wrong flag, setting, data file or folder
 (one line says which); 3 a damaged feature bank; 130 interrupted (a run can be resumed)"""
@@ -53,9 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action=_Version, nargs=0, help="versions of everything involved and the device found"
     )
-    add_all(parser.add_subparsers(required=True, metavar="COMMAND"))
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        command.add(commands)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

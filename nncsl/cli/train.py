@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nncsl.commands.settings import SETTINGS, add_settings, command, configuration, overrides
+from nncsl.cli.settings import SETTINGS, add_settings, command, configuration, overrides
 
 
 def add(commands: Any) -> None:

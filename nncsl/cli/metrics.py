@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from nncsl.commands.settings import command
+from nncsl.cli.settings import command
 
 
 def add(commands: Any) -> None:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from nncsl.commands.settings import add_settings, command, configuration, group
+from nncsl.cli.settings import add_settings, command, configuration, group
 
 
 def add(commands: Any) -> None:

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from nncsl.commands.settings import command
+from nncsl.cli.settings import command
 
 _BENCHMARKS = ("kernels", "bank", "views", "step", "memory", "budget")
 

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nncsl.commands.settings import command, group
+from nncsl.cli.settings import command, group
 
 
 def add(commands: Any) -> None:
