@@ -24,9 +24,9 @@ from rich.table import Table
 from sklearn.datasets import load_sample_images
 
 from nncsl.data import colors, crops, views
+from nncsl.data.torchvision_compat import torchvision
 from nncsl.data.views import Crop, ViewPolicy, draw, make_views, render
 from nncsl.files import write_text
-from nncsl.torchvision_compat import torchvision
 
 from .provenance import current_commit, processor
 

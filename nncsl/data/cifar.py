@@ -119,7 +119,7 @@ def find(version: Version, data_dir: Path) -> Path | None:
 
 def download(version: Version, data_dir: Path) -> None:
     """Fetches and unpacks the Python version, where the network allows."""
-    from nncsl.torchvision_compat import torchvision
+    from nncsl.data.torchvision_compat import torchvision
 
     data_set = {"cifar10": torchvision.datasets.CIFAR10, "cifar100": torchvision.datasets.CIFAR100}[version.name]
     try:

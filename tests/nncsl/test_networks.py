@@ -3,8 +3,8 @@ import torch
 from torch import nn
 
 from nncsl import config, networks
+from nncsl.data.torchvision_compat import torchvision
 from nncsl.featurebank import fingerprint
-from nncsl.torchvision_compat import torchvision
 
 
 def build(preset="digits", channels=3, classes=10, **changes):

@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy import stats
 
+from nncsl.data.torchvision_compat import torchvision
 from nncsl.data.views import KINDS, Crop, draw
-from nncsl.torchvision_compat import torchvision
 from tests.nncsl.data.view_samples import CIFAR, IMAGENET
 
 ColorJitter, RandomResizedCrop = torchvision.transforms.ColorJitter, torchvision.transforms.RandomResizedCrop

@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from nncsl.data import colors, crops
+from nncsl.data.torchvision_compat import torchvision
 from nncsl.data.views import draw, plain, render
-from nncsl.torchvision_compat import torchvision
 from tests.nncsl.data.view_samples import CIFAR, DEVICES, DIGITS, IMAGENET, digits, photos, tiles
 
 F = torchvision.transforms.functional

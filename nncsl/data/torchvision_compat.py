@@ -2,7 +2,7 @@
 
 The package then fails on import, because it registers shape functions for operators that nobody declared. Declaring
 them (nothing in this project calls them) lets the import succeed. Import torchvision from here, everywhere:
-``from nncsl.torchvision_compat import torchvision``.
+``from nncsl.data.torchvision_compat import torchvision``.
 """
 
 import importlib

@@ -12,7 +12,7 @@ def run(script):
 
 def test_a_fresh_process_gets_a_working_torchvision():
     result = run(
-        "from nncsl.torchvision_compat import torchvision\n"
+        "from nncsl.data.torchvision_compat import torchvision\n"
         "import torch, torchvision.transforms.functional as F\n"
         "from torchvision.models import resnet18\n"
         "assert torchvision is __import__('torchvision')\n"
@@ -41,5 +41,5 @@ def test_other_failures_are_not_hidden():
 def test_nothing_is_declared_where_the_plain_import_works():
     if run("import torchvision").returncode:
         pytest.skip("the plain import fails on this machine")
-    result = run("import nncsl.torchvision_compat as compat\nassert not compat._declared")
+    result = run("import nncsl.data.torchvision_compat as compat\nassert not compat._declared")
     assert result.returncode == 0, result.stderr
