@@ -26,7 +26,7 @@ from rich.table import Table
 
 from nncsl import accounting, passes, teachers
 from nncsl.files import write_table
-from nncsl.run import find_device
+from nncsl.runs import find_device
 
 from .provenance import current_commit
 from .step import StepBench

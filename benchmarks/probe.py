@@ -25,7 +25,7 @@ from nncsl import evaluation, teachers
 from nncsl.data.rng import permutation, stream_key
 from nncsl.files import write_table
 from nncsl.networks import Network
-from nncsl.trained import reopen
+from nncsl.runs import reopen
 
 from .provenance import current_commit
 

@@ -32,7 +32,7 @@ from nncsl.files import write_text
 from nncsl.memory import Memory
 from nncsl.methods.base import Classes
 from nncsl.record.state import RunState
-from nncsl.run import find_device
+from nncsl.runs import find_device
 from nncsl.teaching import Teaching
 from nncsl.terminal import Interruption, Reporter
 from nncsl.version import versions

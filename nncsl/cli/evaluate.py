@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
 def _evaluate(arguments: argparse.Namespace) -> int:
     import json
 
-    from nncsl.trained import evaluate
+    from nncsl.runs import evaluate
 
     print(json.dumps(evaluate(Path(arguments.run_folder)), indent=2))
     return 0

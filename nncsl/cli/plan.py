@@ -28,7 +28,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from nncsl import planner
-    from nncsl.run import find_device
+    from nncsl.runs import find_device
 
     config = configuration(arguments)
     if config.memory_budget is None:

@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from nncsl import run
+    from nncsl import runs
 
     options = {
         "quiet": arguments.quiet,
@@ -39,11 +39,11 @@ def _train(arguments: argparse.Namespace) -> int:
     }
     try:
         if arguments.resume:
-            run.resume(Path(arguments.resume), overrides(arguments), **options)
+            runs.resume(Path(arguments.resume), overrides(arguments), **options)
         else:
             folder = Path(arguments.out) if arguments.out else None
-            run.start(configuration(arguments), folder, command=arguments.typed, **options)
-    except run.RunInterrupted as error:
+            runs.start(configuration(arguments), folder, command=arguments.typed, **options)
+    except runs.RunInterrupted as error:
         print(f"nncsl: {error}", file=sys.stderr)
         return 130
     return 0

@@ -1,5 +1,6 @@
 """A run's plan for its memory: what is known of the data, the settings chosen, and the table that says so."""
 
+import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from nncsl import methods
+from nncsl import files, methods
 from nncsl.config import Config
 from nncsl.data.catalog import KNOWN, check_known, open_data
 from nncsl.data.labels import LabelBudget
@@ -19,6 +20,7 @@ from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
 from nncsl.planner.choice import Plan, make_plan
+from nncsl.planner.choice import baseline as baseline
 from nncsl.planner.options import Option, Sizes
 
 PLANNED = ("micro_batch", "recompute", "spill", "bank_residency", "bank_codec")
@@ -123,3 +125,28 @@ def _line(option: Option, plan: Plan) -> tuple[str, str, str, str]:
     time = option.seconds / plan.chosen.seconds
     verdict = "chosen" if option is plan.chosen else ("yes" if option.total <= plan.limit else "no")
     return option.name, f"{option.total / 1e6:,.0f} MB", f"{time:.2f}x", verdict
+
+
+def within_budget(
+    config: Config, source: Source, tasks: tuple[Task, ...], folder: Path, device: torch.device
+) -> tuple[Config, int]:
+    """The settings that --memory-budget asks for, shown and kept in the run's folder; and the plan's baseline."""
+    if config.memory_budget is None:
+        return config, 0
+    plan = for_run(config, source, tasks, device, folder, print)
+    describe_plan(plan, Console())
+    files.write_text(folder / "plan.json", json.dumps(as_record(plan), indent=2) + "\n")
+    return planned(config, plan), plan.baseline
+
+
+def planned_for(folder: Path) -> str | None:
+    """The kind of device that the folder's plan was made for."""
+    path = folder / "plan.json"
+    return json.loads(path.read_text()).get("device", "cpu") if path.exists() else None
+
+
+def unplanned(config: Config, overrides: list[dict[str, Any]]) -> Config:
+    """The configuration with what an earlier plan may have filled in left open again, unless it is asked for now."""
+    asked = {name for override in overrides for name in override}
+    names = set(PLANNED) - {"bank_codec"} - asked
+    return replace(config, **{name: getattr(Config, name) for name in names})

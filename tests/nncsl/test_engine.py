@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nncsl import engine, evaluation, methods, networks, optim, run, trained
+from nncsl import engine, evaluation, methods, networks, optim, runs
 from nncsl.data.batches import Batches
 from nncsl.data.tasks import Stream
 from nncsl.engine import DivergenceError
@@ -20,7 +20,7 @@ NUMBERS = ("average_accuracy", "average_incremental_accuracy", "fwt", "bwt", "fo
 @pytest.mark.parametrize("method", list(methods.METHODS))
 def test_every_method_runs_to_a_full_summary(small, tmp_path, method):
     loaded = small(f"method={method}", "epochs=1")
-    summary = run.start(loaded, tmp_path / "run", quiet=True)
+    summary = runs.start(loaded, tmp_path / "run", quiet=True)
     tasks = 1 if method == "joint" else 5
     assert np.array(summary["accuracy_matrix"]).shape == (tasks, tasks) and len(summary["seen_accuracy"]) == tasks
     assert all(0 <= value <= 100 for row in summary["accuracy_matrix"] for value in row)
@@ -116,8 +116,8 @@ def test_divergence_stops_with_the_last_good_checkpoint(small, make_run):
 
 
 def test_eval_gives_the_runs_own_accuracies_and_a_second_opinion(small, tmp_path):
-    summary = run.start(small("epochs=1"), tmp_path / "run", quiet=True)
-    result = trained.evaluate(tmp_path / "run")
+    summary = runs.start(small("epochs=1"), tmp_path / "run", quiet=True)
+    result = runs.evaluate(tmp_path / "run")
     assert result["linear"] == summary["accuracy_matrix"][-1]
     assert len(result["nearest_neighbours"]) == 5 and all(0 <= v <= 100 for v in result["nearest_neighbours"])
 
@@ -125,22 +125,22 @@ def test_eval_gives_the_runs_own_accuracies_and_a_second_opinion(small, tmp_path
 def test_folders_that_hold_something_are_left_alone(small, tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(ConfigError, match="not empty"):
-        run.start(small(), tmp_path)
+        runs.start(small(), tmp_path)
     ended_early = tmp_path / "early"
     ended_early.mkdir()
     (ended_early / "config.yaml").write_text("")  # killed before its first checkpoint: nothing to lose
-    run.start(small("epochs=1", "tasks=1"), ended_early, quiet=True)
+    runs.start(small("epochs=1", "tasks=1"), ended_early, quiet=True)
     with pytest.raises(ConfigError, match=r"not empty: continue it with --resume"):
-        run.start(small(), ended_early)
+        runs.start(small(), ended_early)
     with pytest.raises(ConfigError, match="can't be created"):
-        run.start(small(), tmp_path / "thesis.txt" / "below")
+        runs.start(small(), tmp_path / "thesis.txt" / "below")
 
 
 def test_unknown_method_and_device(small, tmp_path):
     with pytest.raises(ConfigError, match=r"method='nncls'.*nncsl, csl"):
-        run.start(small("method=nncls"), tmp_path / "run")
+        runs.start(small("method=nncls"), tmp_path / "run")
     with pytest.raises(ConfigError, match="device='tpu'"):
-        run.find_device("tpu")
+        runs.find_device("tpu")
 
 
 def test_a_network_that_breaks_is_not_saved(small, make_run, monkeypatch):

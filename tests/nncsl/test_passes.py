@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from nncsl import accounting, config, networks, passes, run, teachers
+from nncsl import accounting, config, networks, passes, runs, teachers
 from nncsl.config import NetworkConfig
 from nncsl.passes import Passes, batchnorm, spill
 from tests.nncsl.scenes import SecondTask
@@ -182,10 +182,10 @@ def test_a_store_gives_back_what_it_took(where, tmp_path):
 def test_runs_end_as_one_without_micro_batches_does(small, tmp_path):
     """Whole runs. An epoch in they differ by rounding only (later it has grown); the summary says what was held."""
     ways = {"whole": [], "micro": ["micro_batch=16", "spill=disk"], "recompute": ["recompute=true"]}
-    summaries = {name: run.start(small(*sets), tmp_path / name, quiet=True) for name, sets in ways.items()}
+    summaries = {name: runs.start(small(*sets), tmp_path / name, quiet=True) for name, sets in ways.items()}
     first = {name: json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[0])["snn"] for name in ways}
     whole = summaries.pop("whole")
-    assert set(run.MEMORY_PARTS) | {"total"} == set(whole["peak_memory"])
+    assert set(runs.MEMORY_PARTS) | {"total"} == set(whole["peak_memory"])
     assert whole["peak_memory"]["data"] >= 1297 * 64
     for name, summary in summaries.items():
         assert first[name] == pytest.approx(first["whole"], rel=1e-3)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from nncsl import cli, config, planner, run
+from nncsl import cli, config, planner, runs
 from nncsl.config import build, parse_bytes
 from nncsl.errors import ConfigError
 from nncsl.planner import choice
@@ -54,7 +54,7 @@ def load(assignments):
 
 def planned(amount, *assignments):
     loaded = load([*assignments, f"memory_budget={amount}"])
-    return planner.without_training(loaded, run.find_device("cpu"), print)
+    return planner.without_training(loaded, runs.find_device("cpu"), print)
 
 
 def test_plans_take_the_whole_batch_where_it_fits_and_less_where_it_does_not():
@@ -181,20 +181,20 @@ def test_known_data_sets_can_be_planned_without_their_images():
 def test_a_run_may_go_on_with_other_passes(small, tmp_path):
     """Another machine may have less memory: passes may change on resuming, the protocol may not."""
     folder = tmp_path / "run"
-    run.start(small("epochs=1", "warmup_epochs=0"), folder, quiet=True)
+    runs.start(small("epochs=1", "warmup_epochs=0"), folder, quiet=True)
     (folder / "summary.json").unlink()
-    resumed = run.resume(folder, [{"micro_batch": 8, "recompute": True}], quiet=True)
+    resumed = runs.resume(folder, [{"micro_batch": 8, "recompute": True}], quiet=True)
     assert resumed["average_accuracy"] > 0
     with pytest.raises(ConfigError, match="tau"):
-        run.resume(folder, [{"tau": 0.2}], quiet=True)
+        runs.resume(folder, [{"tau": 0.2}], quiet=True)
 
 
 def test_a_run_that_goes_on_with_another_budget_is_planned_anew(tmp_path):
     folder = tmp_path / "run"
-    run.start(load([*LIGHT, "memory_budget=2GB", "micro_batch=8"]), folder, quiet=True)
+    runs.start(load([*LIGHT, "memory_budget=2GB", "micro_batch=8"]), folder, quiet=True)
     assert config.read(folder / "config.yaml").micro_batch == 8
     (folder / "summary.json").unlink()
-    summary = run.resume(folder, [{"memory_budget": "3GB"}], quiet=True)
+    summary = runs.resume(folder, [{"memory_budget": "3GB"}], quiet=True)
     kept = config.read(folder / "config.yaml")
     assert (kept.memory_budget, kept.micro_batch, kept.recompute) == ("3GB", 0, False)
     assert json.loads((folder / "plan.json").read_text())["settings"]["micro_batch"] == 0

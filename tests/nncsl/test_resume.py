@@ -15,7 +15,7 @@ import torch
 import yaml
 from PIL import Image
 
-from nncsl import config, engine, run
+from nncsl import config, engine, runs
 from nncsl.errors import ConfigError
 from nncsl.featurebank import fingerprint
 from nncsl.methods.nncsl import NNCSL
@@ -167,35 +167,35 @@ def test_a_run_can_be_resumed_from_elsewhere(tmp_path, monkeypatch):
         "cache_dir": "cache",
     }
     settings |= {"network": {"width": 8, "blocks": [1], "hidden": 16}, "unlabelled_batch": 8}
-    run.start(config.load("cifar10", [settings]), Path("run"), quiet=True)
+    runs.start(config.load("cifar10", [settings]), Path("run"), quiet=True)
     (tmp_path / "run" / "summary.json").unlink()
     monkeypatch.chdir("/")
-    assert run.resume(tmp_path / "run", [{"device": "cpu"}], quiet=True)["average_accuracy"] >= 0
+    assert runs.resume(tmp_path / "run", [{"device": "cpu"}], quiet=True)["average_accuracy"] >= 0
 
 
 def test_resume_refuses_what_does_not_fit(tmp_path, environment):
     folder = tmp_path / "run"
     with pytest.raises(ConfigError, match="is not a run"):
-        run.resume(folder, [])
+        runs.resume(folder, [])
     loaded = config.load("digits", [{"epochs": 1, "tasks": 2, "bank_views": 2}])
-    run.start(loaded, folder, quiet=True)
-    assert run.resume(folder, []) == json.loads((folder / "summary.json").read_text())
+    runs.start(loaded, folder, quiet=True)
+    assert runs.resume(folder, []) == json.loads((folder / "summary.json").read_text())
     with pytest.raises(ConfigError, match=r"tau is 0\.1 there, 0\.2 was asked for"):
-        run.resume(folder, [{"tau": 0.2}])
+        runs.resume(folder, [{"tau": 0.2}])
     (folder / "summary.json").unlink()
     written = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(written.replace("tau: 0.1", "tau: 0.3"))
     with pytest.raises(ConfigError, match=r"tau is 0\.1 there, 0\.3 was asked for"):
-        run.resume(folder, [])
+        runs.resume(folder, [])
     (folder / "config.yaml").write_text(written)
     path = folder / "checkpoint" / "state.pt"
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
     with pytest.raises(CheckpointError, match="can't be read"):
-        run.resume(folder, [])
+        runs.resume(folder, [])
     path.unlink()
     with pytest.raises(CheckpointError, match="nothing was saved yet"):
-        run.resume(folder, [])
+        runs.resume(folder, [])
 
 
 def test_a_checkpoint_can_not_execute_code(tmp_path):
@@ -208,14 +208,14 @@ def test_a_checkpoint_can_not_execute_code(tmp_path):
     (folder / "config.yaml").write_text(config.dump(config.load("digits")))
     torch.save({"format": 1, "state": Attack()}, folder / "checkpoint" / "state.pt", pickle_module=pickle)
     with pytest.raises(CheckpointError):
-        run.resume(folder, [])
+        runs.resume(folder, [])
     assert not (tmp_path / "owned").exists()
 
 
 def test_the_run_records_its_configuration_and_split(tmp_path):
     folder = tmp_path / "run"
     loaded = config.load("digits", [{"epochs": 1, "tasks": 1}])
-    run.start(loaded, folder, quiet=True)
+    runs.start(loaded, folder, quiet=True)
     assert yaml.safe_load((folder / "config.yaml").read_text())["tasks"] == 1
     split = json.loads((folder / "tasks.json").read_text())
     assert len(split["tasks"][0]["labeled"]) == 40 and split["dataset"] == "digits"

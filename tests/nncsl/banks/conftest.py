@@ -2,7 +2,7 @@
 
 import pytest
 
-from nncsl import config, run
+from nncsl import config, runs
 from nncsl.config import build
 
 QUICK = ["epochs=1", "tasks=2", "network.width=8", "network.hidden=16", "bank_views=1", "memory=20"]
@@ -12,5 +12,5 @@ QUICK = ["epochs=1", "tasks=2", "network.width=8", "network.hidden=16", "bank_vi
 def trained(tmp_path_factory):
     """The folder of a complete run on digits in two tasks."""
     folder = tmp_path_factory.mktemp("bank") / "run"
-    run.start(config.load("digits", map(build.parse_assignment, QUICK)), folder, quiet=True)
+    runs.start(config.load("digits", map(build.parse_assignment, QUICK)), folder, quiet=True)
     return folder

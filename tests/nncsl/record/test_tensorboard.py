@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from nncsl import cli, config, run
+from nncsl import cli, config, runs
 from nncsl.record.journal import Journal, flat, open_journal
 from nncsl.record.tensorboard import EventFile
 
@@ -72,7 +72,7 @@ def test_a_killed_and_resumed_run_has_every_step_once(tmp_path, capsys):
     assert process.wait() == -signal.SIGKILL
     with (folder / "metrics.jsonl").open("a") as file:  # a line whose checkpoint was never saved, and half of another
         file.write('{"kind": "epoch", "task": 1, "epoch": 1, "lr": 1.0}\n{"kind": "ep')
-    run.resume(folder, [], quiet=True)
+    runs.resume(folder, [], quiet=True)
     assert_equal(folder)
     assert {step for tag, step, *_ in scalars(folder) if tag == "epoch/lr"} == {0, 1, 2, 3}
     assert len(list((folder / "tensorboard").iterdir())) == 1
@@ -136,6 +136,6 @@ def test_without_tensorboard_nothing_is_started(tmp_path, resumes):
 
 
 def test_importing_the_module_does_not_load_tensorboard():
-    code = "import sys, nncsl.record.tensorboard, nncsl.run; print([m for m in sys.modules if 'tensorboard' == m[:11]])"
+    code = "import sys, nncsl.record.tensorboard, nncsl.runs; print([m for m in sys.modules if m == 'tensorboard'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]" and EventFile.__module__ == "nncsl.record.tensorboard"

@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from nncsl import config, run
+from nncsl import config
 from nncsl.config import build
+from nncsl.runs import start
 from tests.nncsl.report.browser import BINARY, Browser
 
 SHORT = ["epochs=2", "network.width=8", "network.hidden=16", "bank_views=2", "unlabelled_batch=64"]
@@ -29,7 +30,7 @@ def runs(tmp_path_factory):
     for method, seed in (("nncsl", 1), ("er", 0), ("er", 1)):
         settings = [*SHORT, f"method={method}", f"seed={seed}"]
         loaded = config.load("digits", map(build.parse_assignment, settings))
-        run.start(loaded, root / f"{method}-{seed}", quiet=True)
+        start(loaded, root / f"{method}-{seed}", quiet=True)
     return {path.name: path for path in sorted(root.iterdir())}
 
 

@@ -1,14 +1,14 @@
-"""A run and its folder: starting, resuming and summarizing it."""
+"""A run: starting it, resuming it, opening it again, and what is said of it in the end."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from rich.console import Console
 
-from nncsl import accounting, engine, files, methods, metrics, planner
+from nncsl import accounting, engine, evaluation, files, kernels, methods, metrics, planner, teachers
 from nncsl import config as configs
 from nncsl.config import Config, build, parse_bytes
 from nncsl.data.catalog import open_data
@@ -16,7 +16,7 @@ from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError, UserError
 from nncsl.featurebank.errors import BankError
-from nncsl.planner.choice import baseline
+from nncsl.networks import Network
 from nncsl.record import checkpoint
 from nncsl.record import folder as run_folder
 from nncsl.record import tensorboard as events
@@ -52,7 +52,7 @@ def start(
     source, tasks = open_data(config)
     folder = run_folder.new_folder(folder, config)
     try:
-        config, base = _within_budget(config, source, tasks, folder, device)
+        config, base = planner.within_budget(config, source, tasks, folder, device)
     except UserError:
         if not any(folder.iterdir()):
             folder.rmdir()  # a refused run leaves nothing
@@ -104,14 +104,14 @@ def resume(
         )
     base = 0
     if config.memory_budget and (
-        config.memory_budget != started["memory_budget"] or _planned_for(folder) != device.type
+        config.memory_budget != started["memory_budget"] or planner.planned_for(folder) != device.type
     ):
         codec = config.bank_codec  # that of the bank that is there
-        config, base = _within_budget(_unplanned(config, overrides), source, tasks, folder, device)
+        config, base = planner.within_budget(planner.unplanned(config, overrides), source, tasks, folder, device)
         config = replace(config, bank_codec=codec)
         files.write_text(folder / "config.yaml", configs.dump(config))
     elif config.memory_budget:
-        base = baseline(config, device, folder, source.nbytes)
+        base = planner.baseline(config, device, folder, source.nbytes)
     return _train(config, source, tasks, folder, device, base, resumed=True, quiet=quiet, report=report)
 
 
@@ -218,18 +218,6 @@ def _results(summary: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _within_budget(
-    config: Config, source: Source, tasks: tuple[Task, ...], folder: Path, device: torch.device
-) -> tuple[Config, int]:
-    """The settings that --memory-budget asks for, shown and kept in the run's folder; and the plan's baseline."""
-    if config.memory_budget is None:
-        return config, 0
-    plan = planner.for_run(config, source, tasks, device, folder, print)
-    planner.describe_plan(plan, Console())
-    files.write_text(folder / "plan.json", json.dumps(planner.as_record(plan), indent=2) + "\n")
-    return planner.planned(config, plan), plan.baseline
-
-
 def _saved(folder: Path, config: Config) -> dict[str, Any]:
     """The checkpoint; one of another configuration is refused."""
     saved = checkpoint.load(folder / "checkpoint" / "state.pt")
@@ -237,14 +225,45 @@ def _saved(folder: Path, config: Config) -> dict[str, Any]:
     return saved
 
 
-def _planned_for(folder: Path) -> str | None:
-    """The kind of device that the folder's plan was made for."""
-    path = folder / "plan.json"
-    return json.loads(path.read_text()).get("device", "cpu") if path.exists() else None
+class Trained(NamedTuple):
+    """A run as its last checkpoint has it, and the data it was trained on."""
+
+    config: Config
+    state: RunState
+    source: Source
+    tasks: tuple[Task, ...]
+    network: Network
+    device: torch.device
 
 
-def _unplanned(config: Config, overrides: list[dict[str, Any]]) -> Config:
-    """The configuration with what an earlier plan may have filled in left open again, unless it is asked for now."""
-    asked = {name for override in overrides for name in override}
-    names = set(planner.PLANNED) - {"bank_codec"} - asked
-    return replace(config, **{name: getattr(Config, name) for name in names})
+def reopen(folder: Path) -> Trained:
+    """The network and state of the run in ``folder``."""
+    config = run_folder.read_config(folder)
+    saved = checkpoint.load(folder / "checkpoint" / "state.pt")
+    source, tasks = open_data(config)
+    device = find_device(config.device)
+    network = engine.build_network(config, source).to(device)
+    network.load_state_dict(saved["network"])
+    return Trained(config, RunState.unpack(saved["state"]), source, tasks, network, device)
+
+
+def evaluate(folder: Path) -> dict[str, Any]:
+    """Accuracies of a run's last checkpoint: by the linear head, and by soft nearest neighbours among the memory."""
+    config, state, source, tasks, network, device = reopen(folder)
+    trained = min(state.task + bool(state.epoch + state.step), len(tasks))
+    if not trained:
+        raise UserError(f"{folder} has not been trained yet: there is nothing to evaluate")
+    seen = torch.zeros(source.num_classes, dtype=torch.bool)
+    seen[[c for task in tasks[:trained] for c in task.classes]] = True
+    logits, labels = evaluation.test_logits(network, source, config.views, device)
+    shown = tasks[:trained]
+    result: dict[str, Any] = {"tasks": trained, "linear": evaluation.accuracy_by_task(logits, labels, shown, seen)}
+    ids = np.concatenate([state.memory.ids, *(task.labeled for task in tasks[state.task : trained])])
+    if len(ids):
+        arguments = (config.views, device, teachers.unit_projections)
+        supports = evaluation.answers(network, source.train, ids, *arguments)
+        queries = evaluation.answers(network, source.test, np.arange(len(source.test)), *arguments)
+        known = torch.from_numpy(source.train_labels[ids])
+        probabilities = kernels.snn(queries, supports, known, num_classes=source.num_classes, temperature=config.tau)
+        result["nearest_neighbours"] = evaluation.accuracy_by_task(probabilities, labels, shown, seen)
+    return result
