@@ -29,9 +29,9 @@ from nncsl.data.images import ArrayImages
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, split_tasks
 from nncsl.files import write_text
-from nncsl.memory import Memory
 from nncsl.methods.base import Classes
 from nncsl.record.state import RunState
+from nncsl.replay import Memory
 from nncsl.runs import find_device
 from nncsl.teaching import Teaching
 from nncsl.terminal import Interruption, Reporter

@@ -27,8 +27,8 @@ from nncsl.data.images import ArrayImages
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, split_tasks
 from nncsl.files import write_text
-from nncsl.memory import Memory
 from nncsl.methods.base import Classes
+from nncsl.replay import Memory
 from nncsl.teachers import Pixels
 from nncsl.terminal import Reporter
 from nncsl.version import versions

@@ -3,5 +3,6 @@
 from .bank import FeatureBank
 from .errors import BankError, BankLocked, BankMismatch, BankTooNew, CorruptBank
 from .fingerprint import fingerprint
+from .herding import herd
 
-__all__ = ["BankError", "BankLocked", "BankMismatch", "BankTooNew", "CorruptBank", "FeatureBank", "fingerprint"]
+__all__ = ["BankError", "BankLocked", "BankMismatch", "BankTooNew", "CorruptBank", "FeatureBank", "fingerprint", "herd"]

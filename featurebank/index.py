@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from .herding import herd
+
 KINDS = ("flat", "compressed")
 METRICS = ("cosine", "l2")
 _BLOCK = 65_536  # rows decoded at a time while building
@@ -139,7 +141,7 @@ class FeatureIndex:
                 continue
             members = (self.labels == label).nonzero().squeeze(1)
             features = self._prepared(self._read(self.ids[members], self.slots[members]).cpu())
-            chosen.append(members[_herd(features, per_class)])
+            chosen.append(members[herd(features, per_class)])
         if not chosen:
             raise ValueError("labels: expected labeled rows for herding, got none; write(..., labels=) stores them")
         rows = torch.cat(chosen)
@@ -171,17 +173,3 @@ class FeatureIndex:
 
     def _rows(self, rows: Tensor) -> Any:
         return self._prepared(self._read(self.ids[rows], self.slots[rows]).cpu()).numpy()
-
-
-def _herd(features: Tensor, count: int) -> Tensor:
-    """Greedy: features [n, dim] -> up to `count` distinct row numbers."""
-    mean, total = features.mean(0), torch.zeros(features.shape[1])
-    squares = features.square().sum(1)
-    picked: list[int] = []
-    for step in range(1, min(count, len(features)) + 1):
-        # |mean - (total + x) / step|^2, up to what does not depend on x
-        cost = squares + 2 * features @ (total - step * mean)
-        cost[picked] = torch.inf
-        picked.append(int(cost.argmin()))
-        total += features[picked[-1]]
-    return torch.tensor(picked)

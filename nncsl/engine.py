@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from nncsl import accounting, evaluation, exemplars, memory, methods, networks, objectives, optim, passes
+from nncsl import accounting, evaluation, methods, networks, objectives, optim, passes, replay, teachers
 from nncsl.config import Config, build
 from nncsl.data.batches import Batch, Batches, ViewKeys, render
 from nncsl.data.sources import Source
@@ -22,6 +23,7 @@ from nncsl.record import checkpoint
 from nncsl.record.journal import open_journal
 from nncsl.record.snapshots import keep_snapshot
 from nncsl.record.state import RunState
+from nncsl.replay import Memory, Ranking
 from nncsl.teachers import Pixels, Render
 from nncsl.teaching import Teaching
 from nncsl.terminal import Interrupted, Interruption, Reporter
@@ -140,12 +142,12 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Network, RunSt
             journal.task(index, accuracy=state.accuracy_matrix[-1], seen_accuracy=state.seen_accuracy[-1])
             reporter.accuracies(index, state.accuracy_matrix[-1], state.seen_accuracy[-1])
             if method.uses_memory:
-                ranking = exemplars.ranking(config, network, stream, task, state.memory, run.folder, device)
+                ranking = preference(run, network, stream, task, state.memory)
                 labels_now = stream.labels(task.labeled)
-                state.memory = memory.update(
+                state.memory = replay.update(
                     state.memory, task.labeled, labels_now, sorted(classes.seen), config.memory, ranking
                 )
-                state.memory = memory.update_unlabeled(
+                state.memory = replay.update_unlabeled(
                     state.memory, task.unlabeled, index + 1, config.unlabelled_memory, config.seed
                 )
             state.task, state.epoch, state.generation, state.teacher = index + 1, 0, None, None
@@ -203,6 +205,16 @@ def measure(run: Run, network: Network, state: RunState, classes: Classes) -> No
     if index + 1 < len(run.tasks):
         state.ahead.append(evaluation.accuracy_by_task(logits, labels, run.tasks, seen=None)[index + 1])
     keep_snapshot(run.folder, index, projections, predicted, labels, run.source.class_names)
+
+
+def preference(run: Run, network: Network, stream: Stream, task: Task, memory: Memory) -> Ranking:
+    """The configured order of preference among the task's labeled images and the memory's."""
+    config = run.config
+    if config.memory_selection == "random" or config.memory == 0:
+        return replay.random_ranking(config.seed)
+    ids = np.concatenate([task.labeled, memory.ids])
+    features = evaluation.answers(network, stream, ids, config.views, run.device, teachers.unit_projections)
+    return replay.herded_ranking(features, ids)
 
 
 def save(

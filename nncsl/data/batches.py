@@ -12,7 +12,7 @@ from nncsl.data.policy import ViewPolicy
 from nncsl.data.rng import permutation, permutations, stream_key, uniforms
 from nncsl.data.tasks import Stream, Task
 from nncsl.data.views import make_views
-from nncsl.memory import Memory
+from nncsl.replay import Memory
 
 LABELED_VIEWS = 2
 

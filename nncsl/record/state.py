@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nncsl.memory import Memory
+from nncsl.replay import Memory
 
 
 @dataclass

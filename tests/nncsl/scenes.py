@@ -6,9 +6,9 @@ import torch
 from nncsl import engine, methods, networks, teachers
 from nncsl.data.batches import Batches, Pool
 from nncsl.data.tasks import Stream
-from nncsl.memory import Memory
 from nncsl.methods.base import Classes
 from nncsl.record.state import RunState
+from nncsl.replay import Memory
 from nncsl.teaching import Teaching
 from nncsl.terminal import Interruption
 

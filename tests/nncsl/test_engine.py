@@ -12,7 +12,7 @@ from nncsl.data.tasks import Stream
 from nncsl.engine import DivergenceError
 from nncsl.errors import ConfigError
 from nncsl.featurebank import fingerprint
-from nncsl.memory import Memory
+from nncsl.replay import Memory
 
 NUMBERS = ("average_accuracy", "average_incremental_accuracy", "fwt", "bwt", "forgetting")
 

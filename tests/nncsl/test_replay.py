@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nncsl.memory import Memory, balanced_shares, random_ranking, update, update_unlabeled
+from nncsl.replay import Memory, balanced_shares, random_ranking, update, update_unlabeled
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,11 +1,14 @@
-"""The replay memory: class-balanced labeled images, chosen at the end of each task from what is still there."""
+"""The replay memory: class-balanced labeled images of what is still there, chosen at random or by herding."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from torch import Tensor
+from torch.nn import functional as F
 
 from nncsl.data.rng import permutation, stream_key, uniforms
+from nncsl.featurebank import herd
 
 # Ranks a class's candidates: (class, ids [n]) -> the same ids, best first.
 Ranking = Callable[[int, np.ndarray], np.ndarray]
@@ -57,6 +60,18 @@ def random_ranking(seed: int) -> Ranking:
     def rank(label: int, ids: np.ndarray) -> np.ndarray:
         keys = uniforms(stream_key(seed, "memory", label), ids, draws=2)
         return ids[np.lexsort((keys[:, 1], keys[:, 0]))]
+
+    return rank
+
+
+def herded_ranking(features: Tensor, ids: np.ndarray) -> Ranking:
+    """Prefer images that together stand for their class: features [n, D] of the images ``ids`` [n], in any order."""
+    row = {int(image): place for place, image in enumerate(ids)}
+
+    def rank(label: int, candidates: np.ndarray) -> np.ndarray:
+        candidates = np.sort(candidates)
+        chosen = F.normalize(features[[row[int(image)] for image in candidates]], dim=1)
+        return candidates[herd(chosen, len(candidates)).numpy()]
 
     return rank
 
