@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from nncsl import accounting, config, engine, methods, networks, optim, passes, teachers
+from nncsl.batches import Batches
 from nncsl.config import build
-from nncsl.data.batches import Batches
 from nncsl.data.images import ArrayImages
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, split_tasks

@@ -21,8 +21,8 @@ from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
 
 from nncsl import config, engine, methods, networks, optim
+from nncsl.batches import Batches, Pool
 from nncsl.config import Config, NetworkConfig
-from nncsl.data.batches import Batches, Pool
 from nncsl.data.images import ArrayImages
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, split_tasks

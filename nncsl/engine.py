@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from nncsl import accounting, evaluation, methods, networks, objectives, optim, passes, replay, teachers
+from nncsl.batches import Batch, Batches, ViewKeys, render
 from nncsl.config import Config, build
-from nncsl.data.batches import Batch, Batches, ViewKeys, render
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, Task
 from nncsl.errors import UserError

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nncsl.data.batches import LABELED_VIEWS, Batch, Pool, ViewKeys
+from nncsl.batches import LABELED_VIEWS, Batch, Pool, ViewKeys
 from nncsl.data.policy import KINDS, ViewPolicy
 from nncsl.featurebank import FeatureBank
 from nncsl.networks import Network

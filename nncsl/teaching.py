@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from nncsl import networks, teachers
+from nncsl.batches import Pool
 from nncsl.config import Config
-from nncsl.data.batches import Pool
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
 from nncsl.featurebank import FeatureBank, fingerprint

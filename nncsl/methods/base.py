@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nncsl.batches import Batch
 from nncsl.config import Config
-from nncsl.data.batches import Batch
 from nncsl.networks import Network
 from nncsl.teachers import Targets
 

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nncsl import kernels, objectives
+from nncsl.batches import Batch
 from nncsl.config import Config
-from nncsl.data.batches import Batch
 from nncsl.methods.base import Classes, Losses, Method, Student, on
 from nncsl.teachers import Targets
 

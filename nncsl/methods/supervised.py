@@ -3,8 +3,8 @@
 from typing import ClassVar
 
 from nncsl import objectives
+from nncsl.batches import Batch
 from nncsl.config import Config
-from nncsl.data.batches import Batch
 from nncsl.methods.base import Classes, Losses, Method, Student
 from nncsl.teachers import Targets
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from nncsl import methods, networks
+from nncsl.batches import LABELED_VIEWS
 from nncsl.config import Config, TeacherMode, parse_bytes
-from nncsl.data.batches import LABELED_VIEWS
 from nncsl.errors import ConfigError
 from nncsl.featurebank.codecs import make_codec
 from nncsl.featurebank.table import LARGEST_MAPPING

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from nncsl import engine, methods, networks, teachers
-from nncsl.data.batches import Batches, Pool
+from nncsl.batches import Batches, Pool
 from nncsl.data.tasks import Stream
 from nncsl.methods.base import Classes
 from nncsl.record.state import RunState

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nncsl import engine, evaluation, methods, networks, optim, runs
-from nncsl.data.batches import Batches
+from nncsl.batches import Batches
 from nncsl.data.tasks import Stream
 from nncsl.engine import DivergenceError
 from nncsl.errors import ConfigError

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from nncsl import config, kernels, objectives
-from nncsl.data.batches import Batch, ViewKeys
+from nncsl.batches import Batch, ViewKeys
 from nncsl.methods.base import Classes, Student
 from nncsl.methods.nncsl import NNCSL
 from nncsl.teachers import Targets

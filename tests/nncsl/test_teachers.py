@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nncsl import engine, methods, optim, teachers
-from nncsl.data.batches import LABELED_VIEWS, Pool
+from nncsl.batches import LABELED_VIEWS, Pool
 from nncsl.featurebank import FeatureBank, fingerprint
 from nncsl.networks import Network
 from tests.nncsl.scenes import SecondTask
