@@ -33,7 +33,7 @@ from nncsl.methods.base import Classes
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
 from nncsl.runs import find_device
-from nncsl.teaching import Teaching
+from nncsl.teachers.bank import Teaching
 from nncsl.terminal import Interruption, Reporter
 from nncsl.version import versions
 

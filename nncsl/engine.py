@@ -25,7 +25,7 @@ from nncsl.record.snapshots import keep_snapshot
 from nncsl.record.state import RunState
 from nncsl.replay import Memory, Ranking
 from nncsl.teachers import Pixels, Render
-from nncsl.teaching import Teaching
+from nncsl.teachers.bank import Teaching
 from nncsl.terminal import Interrupted, Interruption, Reporter
 
 

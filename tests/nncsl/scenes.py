@@ -9,7 +9,7 @@ from nncsl.data.tasks import Stream
 from nncsl.methods.base import Classes
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
-from nncsl.teaching import Teaching
+from nncsl.teachers.bank import Teaching
 from nncsl.terminal import Interruption
 
 
