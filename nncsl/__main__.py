@@ -1,4 +1,4 @@
-"""Makes ``python -m nncsl`` the ``nncsl`` command: launchers such as ``torchrun -m`` take modules, not scripts."""
+"""``python -m nncsl`` is ``nncsl``: for torchrun, and where the command is not on the path."""
 
 import sys
 
