@@ -28,7 +28,7 @@ _ORDERS = np.array(list(permutations(range(len(colors.JITTERS)))))
 _CHUNK_PIXELS_CPU = 512 * 32 * 32
 _CHUNK_PIXELS = 64 * 224 * 224
 
-Images = Tensor | np.ndarray
+PixelArray = Tensor | np.ndarray
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def draw(
 
 @torch.no_grad()
 def render(
-    images: Images,
+    images: PixelArray,
     parameters: ViewParameters,
     policy: ViewPolicy,
     kind: str,
@@ -127,7 +127,7 @@ def render(
 
 
 def make_views(
-    images: Images,
+    images: PixelArray,
     ids: np.ndarray,
     slots: np.ndarray,
     *,
@@ -146,7 +146,7 @@ def make_views(
 
 @torch.no_grad()
 def plain(
-    images: Images, policy: ViewPolicy, *, sizes: np.ndarray | None = None, device: torch.device | str = "cpu"
+    images: PixelArray, policy: ViewPolicy, *, sizes: np.ndarray | None = None, device: torch.device | str = "cpu"
 ) -> Tensor:
     """Images as evaluation sees them: uint8 [n, H, W, C] -> normalized float32 [n, C, size, size] as large views.
 
@@ -210,7 +210,7 @@ def _crop_shapes(
     return shape, centered
 
 
-def _crop(images: Images, parameters: ViewParameters, size: int, device: torch.device) -> Tensor:
+def _crop(images: PixelArray, parameters: ViewParameters, size: int, device: torch.device) -> Tensor:
     rows = crops.triangle_taps(parameters.top, parameters.height, size)
     columns = crops.triangle_taps(parameters.left, parameters.width, size).reversed(parameters.flip)
     return crops.resample(images, rows, columns, device)
@@ -247,19 +247,19 @@ def _normalize(levels: Tensor, policy: ViewPolicy) -> Tensor:
     return levels.div_(255).sub_(mean).div_(std)
 
 
-def _chunks(images: Images, size: int, device: torch.device) -> Iterator[slice]:
+def _chunks(images: PixelArray, size: int, device: torch.device) -> Iterator[slice]:
     n, height, width, _ = images.shape
     step = max(1, (_CHUNK_PIXELS_CPU if device.type == "cpu" else _CHUNK_PIXELS) // max(size**2, height * width))
     return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
 
-def _device(images: Images, device: torch.device | str | None) -> torch.device:
+def _device(images: PixelArray, device: torch.device | str | None) -> torch.device:
     if device is not None:
         return torch.device(device)
     return images.device if isinstance(images, Tensor) else torch.device("cpu")
 
 
-def _check(images: Images, sizes: np.ndarray | None, policy: ViewPolicy) -> np.ndarray:
+def _check(images: PixelArray, sizes: np.ndarray | None, policy: ViewPolicy) -> np.ndarray:
     """Refuse what cannot be rendered; returns height and width of each image, int64 [n, 2]."""
     if len(images.shape) != 4 or images.dtype not in (torch.uint8, np.uint8):
         raise ValueError(f"images must be uint8 [n, H, W, C], got {images.dtype} {tuple(images.shape)}")
