@@ -41,7 +41,7 @@ def test_pixels_do_not_depend_on_batch_size_or_threads(kind, device):
         torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("kind", ["large", "small"])
+@pytest.mark.parametrize("kind", ["large", "small", "weak", "plain"])
 def test_large_images_do_not_depend_on_batch_size_either(kind):
     images = np.concatenate([photos()[:, :256, :341], photos()[:, 100:356, 200:541], photos()[:, -256:, -341:]])
     ids, slots = np.arange(6), np.arange(6) % 2
@@ -81,8 +81,8 @@ def test_every_part_of_the_key_matters(part):
 def test_another_process_renders_the_same_bits():
     script = (
         "import hashlib\n"
-        "from tests.nncsl.data.test_views import cifar_views\n"
-        "for kind in ('large', 'small', 'support'):\n"
+        "from tests.nncsl.data.test_views import KINDS, cifar_views\n"
+        "for kind in KINDS:\n"
         "    print(hashlib.sha256(cifar_views(slice(11, 150, 3), kind).numpy().tobytes()).hexdigest())\n"
     )
     environment = os.environ | {"OMP_NUM_THREADS": "2", "PYTHONHASHSEED": "17"}
@@ -142,11 +142,12 @@ def test_padding_is_never_seen(device):
     padded[:, :32, :32] = images
     sizes = np.full((64, 2), 32)
     for policy in (BUSY, replace(BUSY, large=Crop(2, 24, (0.2, 1.0)))):
-        key = {"policy": policy, "kind": "large", "device": device, **KEY}
-        assert torch.equal(
-            make_views(padded, IDS[:64], SLOTS[:64], sizes=sizes, **key),
-            make_views(images, IDS[:64], SLOTS[:64], **key),
-        )
+        for kind in KINDS:
+            key = {"policy": policy, "kind": kind, "device": device, **KEY}
+            assert torch.equal(
+                make_views(padded, IDS[:64], SLOTS[:64], sizes=sizes, **key),
+                make_views(images, IDS[:64], SLOTS[:64], **key),
+            )
         assert torch.equal(plain(padded, policy, sizes=sizes, device=device), plain(images, policy, device=device))
 
 
@@ -191,8 +192,10 @@ def test_digits_are_only_cropped():
 
 
 def test_empty_batches_give_empty_views():
-    views = make_views(tiles()[:0], IDS[:0], SLOTS[:0], policy=CIFAR, kind="small", **KEY)
-    assert views.shape == (0, 3, 18, 18) and plain(tiles()[:0], CIFAR).shape == (0, 3, 32, 32)
+    for kind in KINDS:
+        views = make_views(tiles()[:0], IDS[:0], SLOTS[:0], policy=CIFAR, kind=kind, **KEY)
+        assert views.shape == (0, 3, CIFAR.crop(kind).size, CIFAR.crop(kind).size)
+    assert plain(tiles()[:0], CIFAR).shape == (0, 3, 32, 32)
 
 
 def test_fingerprint_follows_what_decides_pixels():
@@ -240,7 +243,7 @@ def test_wrong_arguments_are_named():
         make_views(digits()[:256], IDS, SLOTS, **key)
     with pytest.raises(ValueError, match=r"\(256,\) and \(255,\)"):
         make_views(tiles(), IDS, SLOTS[1:], **key)
-    with pytest.raises(ValueError, match="'tiny'"):
+    with pytest.raises(ValueError, match="one of large, small, support, weak, strong, plain, got 'tiny'"):
         make_views(tiles(), IDS, SLOTS, **(key | {"kind": "tiny"}))
     with pytest.raises(ValueError, match=r"heights in 1\.\.32"):
         make_views(tiles(), IDS, SLOTS, sizes=np.full((256, 2), 33), **key)

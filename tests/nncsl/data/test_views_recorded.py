@@ -32,6 +32,8 @@ def hashed(views):
         ("large", "4ae9b045e11cffa7", "a30561dc84d6a0b2"),
         ("small", "00540e33b05624de", "ad76d81397b89e37"),
         ("support", "eaaf6873361f4cc2", "d86d33d7cd3599df"),
+        ("weak", "a4688e210c893001", "694e9d88d1ec246f"),
+        ("strong", "1e2372cb0d847595", "70111cd8dc508340"),
     ],
 )
 def test_pixels_are_those_of_this_version_of_the_renderer(kind, colored, gray):
