@@ -7,8 +7,11 @@ import pytest
 import torch
 from scipy import stats
 
+from nncsl.config import load
 from nncsl.data import views
+from nncsl.data.catalog import open_data
 from nncsl.data.policy import KINDS, PRESET_KINDS
+from nncsl.data.sheets import views_of_one_image
 from nncsl.data.views import Crop, draw, make_views, plain, render
 from tests.nncsl.data.view_samples import CIFAR, DEVICES, DIGITS, IMAGENET, digits, photos, tiles
 
@@ -204,3 +207,13 @@ def test_every_small_size_has_weak_views_of_its_size():
             chosen = drawn(policy, kind, count=40)
             assert (chosen.height == size).all() and (chosen.width == size).all(), (size, kind)
             assert chosen.top.min() >= 0 and max(chosen.top.max(), chosen.left.max()) <= offsets, (size, kind)
+
+
+def test_sheets_show_every_kind_and_the_plain_image_once():
+    config = load("digits")
+    source, tasks = open_data(config)
+    rows = views_of_one_image(config, source, tasks, kinds=KINDS)
+    counts = {kind: len(images) for kind, images in rows.items()}
+    assert counts == {"original": 1, **dict.fromkeys(KINDS, 10), "plain": 1}
+    assert np.array_equal(rows["plain"][0], rows["original"][0])
+    assert list(views_of_one_image(config, source, tasks)) == ["original", *PRESET_KINDS]
