@@ -2,11 +2,16 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
-KINDS = ("large", "small", "support")
+# How the first three look is the preset's choice. The others look the same under every preset, in its size and
+# normalization, and flipped if it flips: `weak` is what methods that only see labels usually train on, `strong` what
+# consistency with it is asked of, `plain` what evaluation sees.
+PRESET_KINDS = ("large", "small", "support")
+KINDS = (*PRESET_KINDS, "weak", "strong", "plain")
 
-# Part of every fingerprint: raise it when the same parameters give other pixels or the same key other parameters.
+# Part of every fingerprint: raise it when the same parameters give other pixels or the same key other parameters
+# (those that `ViewPolicy.of` writes down included).
 RENDERER_VERSION = 1
 
 
@@ -66,9 +71,33 @@ class ViewPolicy:
 
     def crop(self, kind: str) -> Crop:
         """The crop of a kind of view; supports share the geometry of large views."""
+        policy = self.of(kind)
+        return policy.small if kind == "small" else policy.large
+
+    def frame(self, kind: str) -> int | None:
+        """Return how many black pixels surround the plain image that a kind is cut from; None: the image itself is cut.
+
+        The plain image is the one that evaluation sees, in the size of large views.
+        """
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
-        return self.small if kind == "small" else self.large
+        return {"weak": self.large.size // 8, "plain": 0}.get(kind)
+
+    def of(self, kind: str) -> "ViewPolicy":
+        """Return the policy in whose terms a kind is drawn: this one for the preset's own kinds.
+
+        In that of any other kind, `large` is the crop; in that of a framed one, area is a part of image and frame.
+        """
+        size, frame = self.large.size, self.frame(kind)
+        if frame is not None:
+            area = (size / (size + 2 * frame)) ** 2  # that of the plain image, in its frame
+            crop = Crop(1, size, (area, area), aspect=(1, 1))
+            flip = 0.0 if kind == "plain" else self.flip
+            return replace(self, large=crop, flip=flip, jitter=0.0, gray=0.0, solarize=0.0, equalize=0.0, blur=0.0)
+        if kind == "strong":
+            crop = Crop(1, size, (0.2, 1.0))
+            return replace(self, large=crop, color=0.5, jitter=0.8, gray=0.2, solarize=0.0, equalize=0.0, blur=0.0)
+        return self
 
     def fingerprint(self) -> str:
         """SHA-256 (hex) of all that decides pixels: two policies with the same one render the same views."""

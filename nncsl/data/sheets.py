@@ -6,7 +6,7 @@ import numpy as np
 
 from nncsl.config import Config
 from nncsl.data.catalog import open_data
-from nncsl.data.policy import KINDS, ViewPolicy
+from nncsl.data.policy import KINDS, PRESET_KINDS, ViewPolicy
 from nncsl.data.sources import ImageBatch, Source
 from nncsl.data.tasks import Task
 from nncsl.data.views import make_views
@@ -26,7 +26,7 @@ def write_sheets(config: Config, folder: Path) -> list[Path]:
         members = labeled[source.train_labels[labeled] == label][:_COLUMNS]
         rows[source.class_names[label]] = _unpad(source.train.gather(members))
 
-    views = views_of_one_image(config, source, tasks)
+    views = views_of_one_image(config, source, tasks, kinds=KINDS)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return [
@@ -37,13 +37,16 @@ def write_sheets(config: Config, folder: Path) -> list[Path]:
         raise DataError(f"{folder} can't be written: {error.strerror or error}; choose another --out") from error
 
 
-def views_of_one_image(config: Config, source: Source, tasks: tuple[Task, ...]) -> dict[str, list[np.ndarray]]:
-    """The first labeled image and ten views of it of each kind, uint8 [H, W, C] each."""
+def views_of_one_image(
+    config: Config, source: Source, tasks: tuple[Task, ...], kinds: tuple[str, ...] = PRESET_KINDS
+) -> dict[str, list[np.ndarray]]:
+    """The first labeled image and ten views of it of each kind, uint8 [H, W, C] each; one plain view: all are equal."""
     image = tasks[0].labeled[:1]
     original = source.train.gather(image)
     views = {"original": _unpad(original)}
-    for kind in KINDS:
-        views[kind] = _views(original, image, config.views, kind, config.seed)
+    for kind in kinds:
+        rendered = _views(original, image, config.views, kind, config.seed)
+        views[kind] = rendered[:1] if kind == "plain" else rendered
     return views
 
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from nncsl.data import colors, crops
+from nncsl.data import colors, crops, framed
 from nncsl.data.policy import KINDS, Crop, ViewPolicy
 from nncsl.data.rng import stream_key, uniforms
 
@@ -28,12 +28,15 @@ _ORDERS = np.array(list(permutations(range(len(colors.JITTERS)))))
 _CHUNK_PIXELS_CPU = 512 * 32 * 32
 _CHUNK_PIXELS = 64 * 224 * 224
 
-Images = Tensor | np.ndarray
+PixelArray = Tensor | np.ndarray
 
 
 @dataclass(frozen=True)
 class ViewParameters:
-    """All random choices of n views, as arrays [n] (order: [n, 4], indices into `colors.JITTERS`)."""
+    """All random choices of n views, as arrays [n] (order: [n, 4], indices into `colors.JITTERS`).
+
+    The box (top, left, height, width) lies in the image; that of weak and plain views in the plain image's frame.
+    """
 
     top: np.ndarray
     left: np.ndarray
@@ -62,11 +65,12 @@ def draw(
     policy: ViewPolicy, kind: str, *, seed: int, task: int, ids: np.ndarray, slots: np.ndarray, sizes: ArrayLike
 ) -> ViewParameters:
     """The parameters of views: ids, slots integers [n]; sizes (height, width) per image [n, 2] or one pair for all."""
+    policy = policy.of(kind)
     crop = policy.crop(kind)
     ids, slots = np.asarray(ids), np.asarray(slots)
     if ids.ndim != 1 or slots.shape != ids.shape:
         raise ValueError(f"ids and slots must have the same shape [n], got {ids.shape} and {slots.shape}")
-    sizes = np.broadcast_to(np.asarray(sizes, dtype=np.int64), (len(ids), 2))
+    sizes = _cut_from(policy, kind, np.broadcast_to(np.asarray(sizes, dtype=np.int64), (len(ids), 2)))
     u = iter(uniforms(stream_key(seed, "view", task, kind), ids, slots, draws=15 + 2 * _CROP_TRIES).T.copy())
     chosen = {name: next(u) < getattr(policy, name) for name in ("flip", "jitter", "gray", "equalize")}
     order = _ORDERS[(next(u) * len(_ORDERS)).astype(np.int64)]
@@ -95,7 +99,7 @@ def draw(
 
 @torch.no_grad()
 def render(
-    images: Images,
+    images: PixelArray,
     parameters: ViewParameters,
     policy: ViewPolicy,
     kind: str,
@@ -108,26 +112,33 @@ def render(
     sizes: [n, 2] height and width of each image when they are padded at the bottom and right to a common shape.
     """
     sizes = _check(images, sizes, policy)
-    size = policy.crop(kind).size
+    size, frame = policy.crop(kind).size, policy.frame(kind)
     device = _device(images, device)
     if len(parameters) != len(images):
         raise ValueError(f"{len(images)} images need as many rows of parameters, got {len(parameters)}")
-    outside = (parameters.top + parameters.height > sizes[:, 0]) | (parameters.left + parameters.width > sizes[:, 1])
+    bottom, right = _cut_from(policy, kind, sizes).T
+    outside = (parameters.top + parameters.height > bottom) | (parameters.left + parameters.width > right)
     if outside.any():
         raise ValueError(f"crop outside of image {outside.nonzero()[0][0]}: were the parameters drawn for other sizes?")
     output = torch.empty(len(images), images.shape[3], size, size, dtype=torch.float32, device=device)
     for chunk in _chunks(images, size, device):
-        levels = _crop(images[chunk], parameters[chunk], size, device)
+        chosen = parameters[chunk]
+        if frame is None:
+            levels = _crop(images[chunk], chosen, size, device)
+        else:
+            levels = framed.cut(
+                images[chunk], sizes[chunk], chosen.top, chosen.left, chosen.flip, size=size, frame=frame, device=device
+            )
         if levels.shape[1] == 3:
-            _recolor(levels, parameters[chunk])
-        sigma = parameters.blur[chunk]
-        _update(levels, sigma > 0, partial(crops.blur, sigma=sigma[sigma > 0]))
+            _recolor(levels, chosen)
+        blurred = chosen.blur > 0
+        _update(levels, blurred, partial(crops.blur, sigma=chosen.blur[blurred]))
         output[chunk] = levels
     return _normalize(output, policy)
 
 
 def make_views(
-    images: Images,
+    images: PixelArray,
     ids: np.ndarray,
     slots: np.ndarray,
     *,
@@ -144,36 +155,26 @@ def make_views(
     return render(images, parameters, policy, kind, sizes=shapes, device=device)
 
 
-@torch.no_grad()
 def plain(
-    images: Images, policy: ViewPolicy, *, sizes: np.ndarray | None = None, device: torch.device | str = "cpu"
+    images: PixelArray, policy: ViewPolicy, *, sizes: np.ndarray | None = None, device: torch.device | str = "cpu"
 ) -> Tensor:
     """Images as evaluation sees them: uint8 [n, H, W, C] -> normalized float32 [n, C, size, size] as large views.
 
     An image of that size stays as it is; of any other one the short side is resized to 256/224 of it, then the center
     is cut out.
     """
-    sizes = _check(images, sizes, policy)
-    size = policy.large.size
-    device = _device(images, device)
-    short = np.where((sizes == size).all(axis=1), size, round(size * 256 / 224))[:, None]
-    resized = short * sizes // sizes.min(axis=1, keepdims=True)
-    offset = np.rint((resized - size) / 2).astype(np.int64)
-    scale, start = sizes / resized, np.zeros(len(images), dtype=np.int64)
-    output = torch.empty(len(images), images.shape[3], size, size, dtype=torch.float32, device=device)
-    for chunk in _chunks(images, size, device):
-        rows, columns = (
-            crops.triangle_taps(
-                start[chunk], sizes[chunk, axis], size, scale=scale[chunk, axis], offset=offset[chunk, axis]
-            )
-            for axis in (0, 1)
-        )
-        output[chunk] = crops.resample(images[chunk], rows, columns, device)
-    return _normalize(output, policy)
+    any_key = np.zeros(len(images), dtype=np.int64)
+    return make_views(images, any_key, any_key, policy=policy, kind="plain", seed=0, task=0, sizes=sizes, device=device)
 
 
 def _between(u: np.ndarray, low: float, high: float) -> np.ndarray:
     return low + u * (high - low)
+
+
+def _cut_from(policy: ViewPolicy, kind: str, sizes: np.ndarray) -> np.ndarray:
+    """Return height and width [n, 2] of what a kind is cut from: images of these sizes, or plain images in a frame."""
+    frame = policy.frame(kind)
+    return sizes if frame is None else np.full_like(sizes, policy.large.size + 2 * frame)
 
 
 def _crop_shapes(
@@ -210,7 +211,7 @@ def _crop_shapes(
     return shape, centered
 
 
-def _crop(images: Images, parameters: ViewParameters, size: int, device: torch.device) -> Tensor:
+def _crop(images: PixelArray, parameters: ViewParameters, size: int, device: torch.device) -> Tensor:
     rows = crops.triangle_taps(parameters.top, parameters.height, size)
     columns = crops.triangle_taps(parameters.left, parameters.width, size).reversed(parameters.flip)
     return crops.resample(images, rows, columns, device)
@@ -247,19 +248,19 @@ def _normalize(levels: Tensor, policy: ViewPolicy) -> Tensor:
     return levels.div_(255).sub_(mean).div_(std)
 
 
-def _chunks(images: Images, size: int, device: torch.device) -> Iterator[slice]:
+def _chunks(images: PixelArray, size: int, device: torch.device) -> Iterator[slice]:
     n, height, width, _ = images.shape
     step = max(1, (_CHUNK_PIXELS_CPU if device.type == "cpu" else _CHUNK_PIXELS) // max(size**2, height * width))
     return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
 
-def _device(images: Images, device: torch.device | str | None) -> torch.device:
+def _device(images: PixelArray, device: torch.device | str | None) -> torch.device:
     if device is not None:
         return torch.device(device)
     return images.device if isinstance(images, Tensor) else torch.device("cpu")
 
 
-def _check(images: Images, sizes: np.ndarray | None, policy: ViewPolicy) -> np.ndarray:
+def _check(images: PixelArray, sizes: np.ndarray | None, policy: ViewPolicy) -> np.ndarray:
     """Refuse what cannot be rendered; returns height and width of each image, int64 [n, 2]."""
     if len(images.shape) != 4 or images.dtype not in (torch.uint8, np.uint8):
         raise ValueError(f"images must be uint8 [n, H, W, C], got {images.dtype} {tuple(images.shape)}")
