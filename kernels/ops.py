@@ -20,15 +20,6 @@ _PROBLEM = (
 _SNN_ARGS = _PROBLEM.format(teacher="")
 _NND_ARGS = _PROBLEM.format(teacher="Tensor teacher_queries, Tensor teacher_supports, ")
 
-_library = torch.library.Library("nncsl", "DEF")
-_library.define(f"snn({_SNN_ARGS}, bool keep) -> (Tensor probabilities, Tensor state, Tensor kept)")
-_library.define(
-    f"snn_backward(Tensor grad, Tensor probabilities, Tensor state, Tensor kept, {_SNN_ARGS}, "
-    "bool need_queries, bool need_supports) -> (Tensor queries, Tensor supports)"
-)
-_library.define(f"nnd({_NND_ARGS}, bool need_queries, bool need_supports) -> (Tensor loss, Tensor dq, Tensor ds)")
-_library.define("nnd_backward(Tensor grad, Tensor unscaled, Tensor source) -> Tensor")
-
 
 def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
     """Run with autocast off (these functions choose their own precision) and on the GPU of the tensors."""
@@ -106,14 +97,7 @@ def _nnd_backward(grad: Tensor, unscaled: Tensor, source: Tensor) -> Tensor:
     return (unscaled * grad).to(source.dtype)
 
 
-_library.impl("snn", _snn, "CompositeExplicitAutograd")
-_library.impl("snn_backward", _snn_backward, "CompositeExplicitAutograd")
-_library.impl("nnd", _nnd, "CompositeExplicitAutograd")
-_library.impl("nnd_backward", _nnd_backward, "CompositeExplicitAutograd")
-
-
-@torch.library.register_fake("nncsl::snn", lib=_library)
-def _(
+def _fake_snn(
     queries: Tensor,
     supports: Tensor,
     labels: Tensor,
@@ -130,8 +114,7 @@ def _(
     return empty((n, num_classes)), empty(state), empty((k, n) if keep else (0, 0))
 
 
-@torch.library.register_fake("nncsl::snn_backward", lib=_library)
-def _(grad: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+def _fake_snn_backward(grad: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
     queries, supports, need_queries, need_supports = args[3], args[4], args[-2], args[-1]
     return (
         torch.empty_like(queries) if need_queries else queries.new_empty(0),
@@ -139,8 +122,7 @@ def _(grad: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
     )
 
 
-@torch.library.register_fake("nncsl::nnd", lib=_library)
-def _(queries: Tensor, supports: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _fake_nnd(queries: Tensor, supports: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
     dtype = working_dtype(queries, supports, args[0], args[1])
     need_queries, need_supports = args[-2:]
     return (
@@ -150,8 +132,7 @@ def _(queries: Tensor, supports: Tensor, *args: Any) -> tuple[Tensor, Tensor, Te
     )
 
 
-@torch.library.register_fake("nncsl::nnd_backward", lib=_library)
-def _(grad: Tensor, unscaled: Tensor, source: Tensor) -> Tensor:
+def _fake_nnd_backward(grad: Tensor, unscaled: Tensor, source: Tensor) -> Tensor:
     return torch.empty_like(unscaled, dtype=source.dtype)
 
 
@@ -188,10 +169,36 @@ def _no_double_backward(ctx: Any, *_: Any) -> None:
     )
 
 
-torch.library.register_autograd("nncsl::snn", _snn_grad, setup_context=_snn_setup, lib=_library)
-torch.library.register_autograd("nncsl::nnd", _nnd_grad, setup_context=_nnd_setup, lib=_library)
-for _name in ("snn_backward", "nnd_backward"):
-    torch.library.register_autograd(f"nncsl::{_name}", _no_double_backward, lib=_library)
+def _register() -> None:
+    """Define the operators for the life of the process."""
+    needs = "bool need_queries, bool need_supports"
+    saved = "Tensor grad, Tensor probabilities, Tensor state, Tensor kept"
+    schemas = {
+        "snn": f"({_SNN_ARGS}, bool keep) -> (Tensor probabilities, Tensor state, Tensor kept)",
+        "snn_backward": f"({saved}, {_SNN_ARGS}, {needs}) -> (Tensor queries, Tensor supports)",
+        "nnd": f"({_NND_ARGS}, {needs}) -> (Tensor loss, Tensor dq, Tensor ds)",
+        "nnd_backward": "(Tensor grad, Tensor unscaled, Tensor source) -> Tensor",
+    }
+    implementations = {
+        "snn": (_snn, _fake_snn),
+        "snn_backward": (_snn_backward, _fake_snn_backward),
+        "nnd": (_nnd, _fake_nnd),
+        "nnd_backward": (_nnd_backward, _fake_nnd_backward),
+    }
+    for name, schema in schemas.items():
+        real, fake = implementations[name]
+        torch.library.define(f"nncsl::{name}", schema)
+        torch.library.impl(f"nncsl::{name}", "CompositeExplicitAutograd", real)
+        torch.library.register_fake(f"nncsl::{name}", fake)
+    torch.library.register_autograd("nncsl::snn", _snn_grad, setup_context=_snn_setup)
+    torch.library.register_autograd("nncsl::nnd", _nnd_grad, setup_context=_nnd_setup)
+    for name in ("snn_backward", "nnd_backward"):
+        torch.library.register_autograd(f"nncsl::{name}", _no_double_backward)
+
+
+# In a checkout this file is imported under two names, kernels.ops and nncsl.kernels.ops: the first one registers.
+if not hasattr(torch.ops.nncsl, "snn"):
+    _register()
 
 
 def _once(operator: Any, implementation: Callable[..., Any]) -> Callable[..., Any]:
