@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .blockwise import KEEP_LIMIT
-from .sweep import COLDEST_WITHOUT_MAXIMUM
+from .blockwise.block_loop import COLDEST_WITHOUT_MAXIMUM
 
 NAMES = ("triton", "blockwise", "reference")
 PLAIN_LIMIT = 1 << 15  # numbers in queries and similarities below which a CPU is busy only with starting operations

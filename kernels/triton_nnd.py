@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .blockwise.block_loop import COLDEST_WITHOUT_MAXIMUM
 from .reference import EPS
-from .sweep import COLDEST_WITHOUT_MAXIMUM
 from .triton_snn import LOG2_E, Segments, cut, padded, through_units, tile_shape
 from .triton_tiles import inverse_length, load_by_class, load_rows, log_total
 

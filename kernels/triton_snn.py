@@ -12,8 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from . import triton_tiles as tiles_of
+from .blockwise.block_loop import COLDEST_WITHOUT_MAXIMUM
 from .reference import EPS
-from .sweep import COLDEST_WITHOUT_MAXIMUM
 from .triton_tiles import load_by_class, log_total
 
 LOG2_E = math.log2(math.e)

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .labels import Slots
-from .reference import EPS
+from ..reference import EPS
+from .class_rows import ClassRows
 
 BLOCK_ELEMENTS = 1 << 19  # similarities per block: 2 MiB of fp32, measured best on CPUs with 0.5-1 MiB of L2 per core
 COLDEST_WITHOUT_MAXIMUM = 1 / 40  # exp(1 / temperature) and the products with it stay far inside fp32
@@ -36,25 +36,25 @@ class Units:
 
 
 class Sums(NamedTuple):
-    """Per-class sums of exponentials: mass [slots, n] is in units of exp2(shift); total [n] in units of exp2(top)."""
+    """Per-class sums of exponentials: mass [R, n] is in units of exp2(shift); total [n] in units of exp2(top)."""
 
     mass: Tensor
     total: Tensor
-    shift: Tensor | None  # [slots, n]; [1, n] for soft labels; None without maximum
+    shift: Tensor | None  # [R, n]; [1, n] for soft labels; None without maximum
     top: Tensor | None  # [n]
 
     def scale(self) -> Tensor:
-        """What turns an exponential of a support of this slot into its probability: [slots or 1, n]."""
+        """What turns an exponential of a support of this row into its probability: [R or 1, n]."""
         if self.shift is None or self.top is None:
             return self.total.reciprocal().unsqueeze(0)
         return torch.exp2(self.shift - self.top) / self.total
 
     def probability(self) -> Tensor:
-        """[slots, n]"""
+        """[R, n]"""
         return self.mass / self.total if self.shift is None else self.mass * self.scale()
 
     def log_probability(self) -> Tensor:
-        """log of mass / total: [slots, n], -inf for a slot of no mass."""
+        """log of mass / total: [R, n], -inf for a row of no mass."""
         logs = self.mass.log() - self.total.log()
         return logs if self.shift is None or self.top is None else logs + (self.shift - self.top) * math.log(2)
 
@@ -65,7 +65,7 @@ def inverse_lengths(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def gradient_factors(temperature: float) -> tuple[float, float]:
-    """What `Sweep.gradients` leaves out of the gradients of query and support unit vectors.
+    """What `BlockLoop.gradients` leaves out of the gradients of query and support unit vectors.
 
     The gradient of a cosine is 1 / temperature times that of its logit; for supports log2(e) / temperature of it
     is already in the scaled queries.
@@ -84,17 +84,19 @@ def through_units_(grad: Tensor, x: Units, factor: float) -> Tensor:
     return grad
 
 
-class Sweep:
+class BlockLoop:
     """All supports against the queries from start to stop: the loops over blocks."""
 
     def __init__(
-        self, queries: Units, start: int, stop: int, supports: Units, slots: Slots, temperature: float
+        self, queries: Units, start: int, stop: int, supports: Units, class_rows: ClassRows, temperature: float
     ) -> None:
         self.scaled = queries.rows(start, stop, math.log2(math.e) / temperature)
-        self.supports, self.slots = supports, slots
+        self.supports, self.class_rows = supports, class_rows
         self.cold = temperature < COLDEST_WITHOUT_MAXIMUM
-        self.block = min(max(BLOCK_ELEMENTS // (stop - start), 32), 4096, slots.num_supports)
-        self.blocks = [(i, min(i + self.block, slots.num_supports)) for i in range(0, slots.num_supports, self.block)]
+        self.block = min(max(BLOCK_ELEMENTS // (stop - start), 32), 4096, class_rows.num_supports)
+        self.blocks = [
+            (i, min(i + self.block, class_rows.num_supports)) for i in range(0, class_rows.num_supports, self.block)
+        ]
 
     def buffer(self, rows: int | None = None) -> Tensor:
         """Room for the similarities of some supports (by default one block) with all queries."""
@@ -104,29 +106,31 @@ class Sweep:
         return torch.mm(self.supports.rows(start, stop), self.scaled.t(), out=out)
 
     def _maximum(self) -> Tensor:
-        rows = 1 if self.slots.soft else self.slots.count
+        rows = 1 if self.class_rows.soft else self.class_rows.count
         shift = self.scaled.new_full((rows, self.scaled.shape[0]), -math.inf)
         buffer = self.buffer()
         for start, stop in self.blocks:
-            self.slots.maximum(shift, self._logits(start, stop, buffer[: stop - start]), start, stop)
+            self.class_rows.maximum(shift, self._logits(start, stop, buffer[: stop - start]), start, stop)
         return shift
 
     def _exponentials(self, start: int, stop: int, shift: Tensor | None, out: Tensor) -> Tensor:
         logits = self._logits(start, stop, out)
         if shift is not None:
-            logits -= shift if self.slots.soft or shift.shape[0] == 1 else shift[self.slots.labels[start:stop]]
+            logits -= (
+                shift if self.class_rows.soft or shift.shape[0] == 1 else shift[self.class_rows.labels[start:stop]]
+            )
         return logits.exp2_()
 
     def sums(self, kept: Tensor | None = None) -> Sums:
         """Class masses and totals; `kept` [K, n], if given, receives the exponentials."""
         shift = self._maximum() if self.cold else None
-        mass = self.scaled.new_zeros(self.slots.count, self.scaled.shape[0])
-        total = self.scaled.new_zeros(self.scaled.shape[0]) if self.slots.soft else None
+        mass = self.scaled.new_zeros(self.class_rows.count, self.scaled.shape[0])
+        total = self.scaled.new_zeros(self.scaled.shape[0]) if self.class_rows.soft else None
         buffer = self.buffer() if kept is None else kept
         for start, stop in self.blocks:
             out = buffer[: stop - start] if kept is None else kept[start:stop]
             values = self._exponentials(start, stop, shift, out)
-            self.slots.add(mass, values, start, stop)
+            self.class_rows.add(mass, values, start, stop)
             if total is not None:
                 total += values.sum(0)
         if shift is None:
@@ -146,7 +150,7 @@ class Sweep:
     ) -> None:
         """Write the gradient [n, D], write or add to the gradient [K, D] of the unit vectors, up to gradient_factors.
 
-        The gradient of a logit is its exponential (in units of exp2(shift)) times weights[slot] (+ bias).
+        The gradient of a logit is its exponential (in units of exp2(shift)) times weights[row] (+ bias).
         """
         scratch = self.buffer()
         # The transposed product is the faster one of the two on CPU.
@@ -155,7 +159,7 @@ class Sweep:
         for start, stop in self.blocks:
             size = stop - start
             values = self._exponentials(start, stop, shift, buffer[:size]) if kept is None else kept[start:stop]
-            grad = self.slots.spread(weights, start, stop, scratch[:size])
+            grad = self.class_rows.spread(weights, start, stop, scratch[:size])
             if bias is not None:
                 grad += bias
             grad *= values

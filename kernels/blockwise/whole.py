@@ -9,15 +9,15 @@ import math
 import torch
 from torch import Tensor
 
-from .labels import Slots
-from .reference import EPS
-from .sweep import COLDEST_WITHOUT_MAXIMUM, Sums
+from ..reference import EPS
+from .block_loop import COLDEST_WITHOUT_MAXIMUM, Sums
+from .class_rows import ClassRows
 
 LIMIT = 1 << 20  # similarities: 4 MiB of fp32
 
 
-def fits(queries: Tensor, slots: Slots, temperature: float) -> bool:
-    return queries.shape[0] * slots.num_supports <= LIMIT and temperature >= COLDEST_WITHOUT_MAXIMUM
+def fits(queries: Tensor, class_rows: ClassRows, temperature: float) -> bool:
+    return queries.shape[0] * class_rows.num_supports <= LIMIT and temperature >= COLDEST_WITHOUT_MAXIMUM
 
 
 class Whole:
@@ -29,10 +29,10 @@ class Whole:
         query_scale: Tensor,
         supports: Tensor,
         support_scale: Tensor,
-        slots: Slots,
+        class_rows: ClassRows,
         temperature: float,
     ) -> None:
-        self.rows = slots.rows
+        self.rows = class_rows.used
         self.all_supports = supports
         if self.rows is not None:
             supports, support_scale = supports[self.rows], support_scale[self.rows]
@@ -73,16 +73,16 @@ def _of_units(along: Tensor, scale: Tensor) -> Tensor:
     return along.masked_fill_(scale >= 1 / EPS, 0)
 
 
-def sums(values: Tensor, slots: Slots) -> Sums:
+def sums(values: Tensor, class_rows: ClassRows) -> Sums:
     """Class masses and totals of the exponentials [K, N]."""
-    mass = values.new_zeros(slots.count, values.shape[1])
-    slots.add(mass, values, 0, slots.num_supports)
-    return Sums(mass, (values if slots.soft else mass).sum(0), None, None)
+    mass = values.new_zeros(class_rows.count, values.shape[1])
+    class_rows.add(mass, values, 0, class_rows.num_supports)
+    return Sums(mass, (values if class_rows.soft else mass).sum(0), None, None)
 
 
-def logit_grad(values: Tensor, weights: Tensor, bias: Tensor | None, slots: Slots) -> Tensor:
+def logit_grad(values: Tensor, weights: Tensor, bias: Tensor | None, class_rows: ClassRows) -> Tensor:
     """exponentials [K, N] * weights of their class (+ bias)"""
-    grad = slots.spread(weights, 0, slots.num_supports)
+    grad = class_rows.spread(weights, 0, class_rows.num_supports)
     if bias is not None:
         grad += bias
     return grad.mul_(values)

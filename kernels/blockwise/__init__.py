@@ -10,12 +10,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..reference import working_dtype
 from . import whole
-from .labels import Slots
-from .reference import working_dtype
-from .sweep import Sums, Sweep, Units, gradient_factors, inverse_lengths, through_units_
+from .block_loop import BlockLoop, Sums, Units, gradient_factors, inverse_lengths, through_units_
+from .class_rows import ClassRows
 
-MAX_QUERIES = 1024  # queries per sweep over the supports
+MAX_QUERIES = 1024  # queries per loop over the supports
 KEEP_LIMIT = 1 << 23  # similarities (32 MiB of fp32) up to which the exponentials are kept for the backward
 
 
@@ -24,35 +24,37 @@ def _query_groups(num_queries: int, keep: bool) -> list[tuple[int, int]]:
     return [(i, min(i + size, num_queries)) for i in range(0, num_queries, size)]
 
 
-def _used(x: Tensor, scale: Tensor, slots: Slots) -> Units:
-    return Units(x, scale) if slots.rows is None else Units(x[slots.rows], scale[slots.rows])
+def _used(x: Tensor, scale: Tensor, class_rows: ClassRows) -> Units:
+    return Units(x, scale) if class_rows.used is None else Units(x[class_rows.used], scale[class_rows.used])
 
 
-def _finish(grad: Tensor | None, x: Units, factor: float, slots: Slots | None = None, rows: int = 0) -> Tensor | None:
-    """Gradient of unit vectors -> of the vectors; with slots, of all supports: those masked out get zero."""
+def _finish(
+    grad: Tensor | None, x: Units, factor: float, class_rows: ClassRows | None = None, rows: int = 0
+) -> Tensor | None:
+    """Gradient of unit vectors -> of the vectors; with class rows, of all supports: those masked out get zero."""
     if grad is None:
         return None
     through_units_(grad, x, factor)
-    if slots is None or slots.rows is None:
+    if class_rows is None or class_rows.used is None:
         return grad
-    return grad.new_zeros(rows, grad.shape[1]).index_copy_(0, slots.rows, grad)
+    return grad.new_zeros(rows, grad.shape[1]).index_copy_(0, class_rows.used, grad)
 
 
-def _probabilities(sums: Sums, slots: Slots, smoothing: float) -> Tensor:
+def _probabilities(sums: Sums, class_rows: ClassRows, smoothing: float) -> Tensor:
     """[n, C], smoothed."""
     probability = sums.probability()
     if smoothing:
-        probability.mul_(1 - smoothing).add_(smoothing / slots.num_classes)
-    return slots.to_classes(probability, empty=smoothing / slots.num_classes)
+        probability.mul_(1 - smoothing).add_(smoothing / class_rows.num_classes)
+    return class_rows.to_classes(probability, empty=smoothing / class_rows.num_classes)
 
 
 def _weights(
-    grad: Tensor, mean_grad: Tensor, total: Tensor, slots: Slots, smoothing: float
+    grad: Tensor, mean_grad: Tensor, total: Tensor, class_rows: ClassRows, smoothing: float
 ) -> tuple[Tensor, Tensor | None]:
-    """What a support's exponential is multiplied by, for the gradient of its logit: by slot [slots, n], and a bias."""
+    """What a support's exponential is multiplied by, for the gradient of its logit: by row [R, n], and a bias."""
     scale = (1 - smoothing) / total
-    weights = slots.from_classes(grad)
-    if slots.soft:
+    weights = class_rows.from_classes(grad)
+    if class_rows.soft:
         return weights * scale, mean_grad * -scale
     return (weights - mean_grad).mul_(scale), None
 
@@ -72,23 +74,23 @@ def snn_forward(
     The state is a flat [3N + K]: total and top of each query's sums, inverse lengths of queries and supports.
     """
     dtype = working_dtype(queries, supports)
-    slots = Slots(labels, mask, num_classes, dtype)
+    class_rows = ClassRows(labels, mask, num_classes, dtype)
     query_scale, support_scale = inverse_lengths(queries, dtype), inverse_lengths(supports, dtype)
     kept = support_scale.new_empty((supports.shape[0], queries.shape[0]) if keep else (0, 0))
-    if whole.fits(queries, slots, temperature):
-        problem = whole.Whole(queries, query_scale, supports, support_scale, slots, temperature)
-        sums = whole.sums(problem.exponentials(kept[: slots.num_supports] if keep else None), slots)
+    if whole.fits(queries, class_rows, temperature):
+        problem = whole.Whole(queries, query_scale, supports, support_scale, class_rows, temperature)
+        sums = whole.sums(problem.exponentials(kept[: class_rows.num_supports] if keep else None), class_rows)
         pieces = sums.total, sums.total, query_scale.view(-1), support_scale.view(-1)
         state = torch.cat(pieces) if keep else sums.total
-        return _probabilities(sums, slots, smoothing), state, kept
-    query_units, support_units = Units(queries, query_scale), _used(supports, support_scale, slots)
+        return _probabilities(sums, class_rows, smoothing), state, kept
+    query_units, support_units = Units(queries, query_scale), _used(supports, support_scale, class_rows)
     parts, totals, tops = [], [], []
     for start, stop in _query_groups(queries.shape[0], keep):
-        sweep = Sweep(query_units, start, stop, support_units, slots, temperature)
-        sums = sweep.sums(kept if keep else None)
+        loop = BlockLoop(query_units, start, stop, support_units, class_rows, temperature)
+        sums = loop.sums(kept if keep else None)
         totals.append(sums.total)
         tops.append(sums.total if sums.top is None else sums.top)
-        parts.append(_probabilities(sums, slots, smoothing))
+        parts.append(_probabilities(sums, class_rows, smoothing))
     state = torch.cat([*totals, *tops, query_scale.view(-1), support_scale.view(-1)])
     if len(parts) != 1:
         return torch.cat([kept.new_empty(0, num_classes), *parts]), state, kept
@@ -112,7 +114,7 @@ def snn_backward(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients [N, D] and [K, D] in the working precision."""
     dtype = working_dtype(queries, supports)
-    slots = Slots(labels, mask, num_classes, dtype)
+    class_rows = ClassRows(labels, mask, num_classes, dtype)
     n, keep = queries.shape[0], kept.numel() > 0
     total, top, query_scale, support_scale = state.split([n, n, n, supports.shape[0]])
     # <grad, probabilities before smoothing>
@@ -121,29 +123,29 @@ def snn_backward(
         mean_grad -= grad.sum(1) * (smoothing / num_classes)
         mean_grad /= 1 - smoothing
     query_scale, support_scale = query_scale.unsqueeze(1), support_scale.unsqueeze(1)
-    kept = kept[: slots.num_supports]
-    if keep and whole.fits(queries, slots, temperature):
-        problem = whole.Whole(queries, query_scale, supports, support_scale, slots, temperature)
-        by_slot = _weights(grad, mean_grad, total, slots, smoothing)
-        return problem.gradients(whole.logit_grad(kept, *by_slot, slots), 1.0, need_queries, need_supports)
+    kept = kept[: class_rows.num_supports]
+    if keep and whole.fits(queries, class_rows, temperature):
+        problem = whole.Whole(queries, query_scale, supports, support_scale, class_rows, temperature)
+        by_row = _weights(grad, mean_grad, total, class_rows, smoothing)
+        return problem.gradients(whole.logit_grad(kept, *by_row, class_rows), 1.0, need_queries, need_supports)
     query_units = Units(queries, query_scale)
-    support_units = _used(supports, support_scale, slots)
+    support_units = _used(supports, support_scale, class_rows)
     query_grad = torch.empty_like(queries, dtype=dtype) if need_queries else None
     support_grad = torch.empty_like(support_units.raw, dtype=dtype) if need_supports else None
     for start, stop in _query_groups(n, keep):
-        sweep = Sweep(query_units, start, stop, support_units, slots, temperature)
-        shift = top[None, start:stop] if sweep.cold else None
+        loop = BlockLoop(query_units, start, stop, support_units, class_rows, temperature)
+        shift = top[None, start:stop] if loop.cold else None
         rows = slice(start, stop)
-        weights, bias = _weights(grad[rows], mean_grad[rows], total[rows], slots, smoothing)
+        weights, bias = _weights(grad[rows], mean_grad[rows], total[rows], class_rows, smoothing)
         part = None if query_grad is None else query_grad[start:stop]
-        sweep.gradients(weights, bias, shift, kept if keep else None, part, support_grad, add_to_supports=start > 0)
+        loop.gradients(weights, bias, shift, kept if keep else None, part, support_grad, add_to_supports=start > 0)
     query_factor, support_factor = gradient_factors(temperature)
     query_grad = _finish(query_grad, query_units, query_factor)
-    return query_grad, _finish(support_grad, support_units, support_factor, slots, supports.shape[0])
+    return query_grad, _finish(support_grad, support_units, support_factor, class_rows, supports.shape[0])
 
 
 def _cross_entropy(
-    teacher: Sums, student: Sums, slots: Slots, smoothing: float
+    teacher: Sums, student: Sums, class_rows: ClassRows, smoothing: float
 ) -> tuple[Tensor, Callable[[], tuple[Tensor, Tensor | None]]]:
     """The sum over queries of -sum_c w'_c log w_c, and how to get the weights and bias of its gradient.
 
@@ -157,28 +159,28 @@ def _cross_entropy(
 
         def weights() -> tuple[Tensor, Tensor | None]:
             pull = (target / student.mass).masked_fill_(absent, 0).neg_()
-            return _with_bias(pull, target.sum(0) * student.scale(), slots)
+            return _with_bias(pull, target.sum(0) * student.scale(), class_rows)
 
         return loss, weights
 
-    keep, uniform = 1 - smoothing, smoothing / slots.num_classes
+    keep, uniform = 1 - smoothing, smoothing / class_rows.num_classes
     target.mul_(keep).add_(uniform)
     probability = student.probability().mul_(keep).add_(uniform)
-    without_slot = slots.num_classes - slots.count
-    constant = without_slot * target.shape[1] * uniform * math.log(uniform)
+    without_row = class_rows.num_classes - class_rows.count
+    constant = without_row * target.shape[1] * uniform * math.log(uniform)
     loss = -(probability.log().mul_(target)).sum() - constant
 
     def smoothed_weights() -> tuple[Tensor, Tensor | None]:
         ratio, scale = target / probability, student.scale()
         mean_grad = (ratio * (probability - uniform)).sum(0)
-        return _with_bias(ratio.mul_(scale * -keep), mean_grad * scale, slots)
+        return _with_bias(ratio.mul_(scale * -keep), mean_grad * scale, class_rows)
 
     return loss, smoothed_weights
 
 
-def _with_bias(weights: Tensor, bias: Tensor, slots: Slots) -> tuple[Tensor, Tensor | None]:
-    """With integer labels the bias of every support can be part of its slot's weight."""
-    return (weights, bias.squeeze(0)) if slots.soft else (weights.add_(bias), None)
+def _with_bias(weights: Tensor, bias: Tensor, class_rows: ClassRows) -> tuple[Tensor, Tensor | None]:
+    """With integer labels the bias of every support can be part of its row's weight."""
+    return (weights, bias.squeeze(0)) if class_rows.soft else (weights.add_(bias), None)
 
 
 def nnd(
@@ -196,40 +198,40 @@ def nnd(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The loss and its gradients [N, D] and [K, D], all in the working precision."""
     dtype = working_dtype(queries, supports, teacher_queries, teacher_supports)
-    slots = Slots(labels, mask, num_classes, dtype)
+    class_rows = ClassRows(labels, mask, num_classes, dtype)
     query_scale, support_scale = inverse_lengths(queries, dtype), inverse_lengths(supports, dtype)
     teacher_scales = inverse_lengths(teacher_queries, dtype), inverse_lengths(teacher_supports, dtype)
-    if whole.fits(queries, slots, temperature):
+    if whole.fits(queries, class_rows, temperature):
         problem = whole.Whole(
-            teacher_queries, teacher_scales[0], teacher_supports, teacher_scales[1], slots, temperature
+            teacher_queries, teacher_scales[0], teacher_supports, teacher_scales[1], class_rows, temperature
         )
-        teacher = whole.sums(problem.exponentials(), slots)
-        problem = whole.Whole(queries, query_scale, supports, support_scale, slots, temperature)
+        teacher = whole.sums(problem.exponentials(), class_rows)
+        problem = whole.Whole(queries, query_scale, supports, support_scale, class_rows, temperature)
         values = problem.exponentials()
-        loss, weights = _cross_entropy(teacher, whole.sums(values, slots), slots, smoothing)
+        loss, weights = _cross_entropy(teacher, whole.sums(values, class_rows), class_rows, smoothing)
         mean = 1 / queries.shape[0]
         if not (need_queries or need_supports):
             return loss * mean, None, None
-        grad = whole.logit_grad(values, *weights(), slots)
+        grad = whole.logit_grad(values, *weights(), class_rows)
         return loss * mean, *problem.gradients(grad, mean, need_queries, need_supports)
-    query_units, support_units = Units(queries, query_scale), _used(supports, support_scale, slots)
+    query_units, support_units = Units(queries, query_scale), _used(supports, support_scale, class_rows)
     teacher_query_units = Units(teacher_queries, teacher_scales[0])
-    teacher_support_units = _used(teacher_supports, teacher_scales[1], slots)
+    teacher_support_units = _used(teacher_supports, teacher_scales[1], class_rows)
     query_grad = torch.empty_like(queries, dtype=dtype) if need_queries else None
     support_grad = torch.empty_like(support_units.raw, dtype=dtype) if need_supports else None
     losses = []
     for start, stop in _query_groups(queries.shape[0], keep=False):
-        teacher = Sweep(teacher_query_units, start, stop, teacher_support_units, slots, temperature).sums()
-        sweep = Sweep(query_units, start, stop, support_units, slots, temperature)
-        keep = (need_queries or need_supports) and (stop - start) * slots.num_supports <= KEEP_LIMIT
-        kept = sweep.buffer(slots.num_supports) if keep else None
-        student = sweep.sums(kept)
-        loss, weights = _cross_entropy(teacher, student, slots, smoothing)
+        teacher = BlockLoop(teacher_query_units, start, stop, teacher_support_units, class_rows, temperature).sums()
+        loop = BlockLoop(query_units, start, stop, support_units, class_rows, temperature)
+        keep = (need_queries or need_supports) and (stop - start) * class_rows.num_supports <= KEEP_LIMIT
+        kept = loop.buffer(class_rows.num_supports) if keep else None
+        student = loop.sums(kept)
+        loss, weights = _cross_entropy(teacher, student, class_rows, smoothing)
         losses.append(loss)
         if need_queries or need_supports:
             part = None if query_grad is None else query_grad[start:stop]
-            sweep.gradients(*weights(), student.shift, kept, part, support_grad, add_to_supports=start > 0)
+            loop.gradients(*weights(), student.shift, kept, part, support_grad, add_to_supports=start > 0)
     query_factor, support_factor = (factor / queries.shape[0] for factor in gradient_factors(temperature))
     query_grad = _finish(query_grad, query_units, query_factor)
-    support_grad = _finish(support_grad, support_units, support_factor, slots, supports.shape[0])
+    support_grad = _finish(support_grad, support_units, support_factor, class_rows, supports.shape[0])
     return torch.stack(losses).sum() / queries.shape[0], query_grad, support_grad
