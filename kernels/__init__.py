@@ -13,18 +13,11 @@ inf propagate. The functions are differentiable once, in queries and supports on
 
 from torch import Tensor
 
-from . import checks, choice, reference
-from . import ops as _ops
+from . import checks, choice, ops, reference
 from .choice import backends
 from .objective import Objective
 
 __all__ = ["backends", "nnd_loss", "snn", "snn_loss"]
-
-
-def _num_classes(num_classes: int | None, labels: Tensor) -> int:
-    if labels.dim() == 2:
-        return labels.shape[1]
-    return int(labels.max()) + 1 if num_classes is None else num_classes
 
 
 def snn(
@@ -47,18 +40,12 @@ def snn(
     mask: [K] bool, True where the support is used; the others have no influence and get gradient 0.
     backend: "auto", or one of `backends()`.
     """
-    checks.check_pair(queries, supports)
-    checks.check_labels(labels, mask, supports)
-    checks.check_numbers(num_classes, temperature, smoothing, labels)
-    classes = _num_classes(num_classes, labels)
-    labels = labels.long() if labels.dim() == 1 else labels.detach()
-    chosen = choice.choose(backend, queries, supports, labels, num_classes=classes, temperature=temperature)
+    problem = checks.checked_problem(queries, supports, labels, mask, num_classes, temperature, smoothing)
+    chosen = choice.choose(backend, problem)
     if chosen == "reference":
-        checks.check_values(labels, mask, classes)
-        return _ops.without_autocast(reference.snn)(queries, supports, labels, mask, classes, temperature, smoothing)
-    keep = chosen == "blockwise" and choice.keeps(queries, supports, temperature)
-    options = classes, float(temperature), float(smoothing), chosen, keep
-    return _ops.snn(queries, supports, labels, mask, *options)
+        checks.check_values(problem)
+        return ops.without_autocast(reference.snn)(problem)
+    return ops.snn(problem, chosen)
 
 
 def nnd_loss(
@@ -80,20 +67,14 @@ def nnd_loss(
     teacher_supports, ...) the teacher's, in which nothing is differentiated. Teacher tensors have the shapes
     [N, D'] and [K, D'] (D' may differ from D). A class without supports adds nothing. Other arguments as in `snn`.
     """
-    checks.check_pair(queries, supports)
+    student = checks.checked_problem(queries, supports, labels, mask, num_classes, temperature, smoothing)
     checks.check_teacher(queries, supports, teacher_queries, teacher_supports)
-    checks.check_labels(labels, mask, supports)
-    checks.check_numbers(num_classes, temperature, smoothing, labels)
-    classes = _num_classes(num_classes, labels)
-    labels = labels.long() if labels.dim() == 1 else labels.detach()
-    teacher_queries, teacher_supports = teacher_queries.detach(), teacher_supports.detach()
-    tensors = queries, supports, teacher_queries, teacher_supports
-    chosen = choice.choose(backend, *tensors, labels, num_classes=classes, temperature=temperature)
+    teacher = student._replace(queries=teacher_queries.detach(), supports=teacher_supports.detach())
+    chosen = choice.choose(backend, student, teacher)
     if chosen == "reference":
-        checks.check_values(labels, mask, classes)
-        return _ops.without_autocast(reference.nnd_loss)(*tensors, labels, mask, classes, temperature, smoothing)
-    need = choice.needs_grad(queries), choice.needs_grad(supports)
-    return _ops.nnd(*tensors, labels, mask, classes, float(temperature), float(smoothing), chosen, *need)
+        checks.check_values(student)
+        return ops.without_autocast(reference.nnd_loss)(student, teacher)
+    return ops.nnd(student, teacher, chosen)
 
 
 def snn_loss(
@@ -127,8 +108,10 @@ def snn_loss(
             f"queries must have a multiple of {2 + small_views} rows (2 large and {small_views} small views "
             f"of each image), got shape {list(queries.shape)}"
         )
-    options = {"num_classes": num_classes, "temperature": temperature, "smoothing": smoothing, "mask": mask}
-    probabilities = snn(queries, supports, labels, backend=backend, **options)  # type: ignore[arg-type]
+    probabilities = snn(
+        queries, supports, labels,
+        num_classes=num_classes, temperature=temperature, smoothing=smoothing, mask=mask, backend=backend,
+    )  # fmt: skip
     if choice.requested(backend) == "reference":
         return reference.objective(probabilities, small_views, 1 / sharpening)
     return Objective.apply(probabilities, small_views, 1 / sharpening)
