@@ -4,7 +4,7 @@
 
     probabilities = snn(queries, supports, labels, num_classes=10)          # [N, D], [K, D], [K] -> [N, C]
     loss = nnd_loss(queries, supports, teacher_queries, teacher_supports, labels, num_classes=10)
-    cross_entropy, minus_entropy = snn_loss(views, supports, labels, num_classes=10)
+    cross_entropy, minus_entropy, predictions = snn_loss(views, supports, labels, num_classes=10)
 
 Inputs need not be normalized: similarities are cosines, with torch's `normalize` convention for vectors of
 length zero. fp32, fp16 and bf16 are computed and returned in fp32 (also under autocast), fp64 in fp64. NaN and
@@ -13,18 +13,11 @@ inf propagate. The functions are differentiable once, in queries and supports on
 
 from torch import Tensor
 
-from . import checks, choice, reference
-from . import ops as _ops
+from . import checks, choice, ops, reference
 from .choice import backends
-from .objective import Objective
+from .objective import Objective, SnnLoss
 
-__all__ = ["backends", "nnd_loss", "snn", "snn_loss"]
-
-
-def _num_classes(num_classes: int | None, labels: Tensor) -> int:
-    if labels.dim() == 2:
-        return labels.shape[1]
-    return int(labels.max()) + 1 if num_classes is None else num_classes
+__all__ = ["SnnLoss", "backends", "nnd_loss", "snn", "snn_loss"]
 
 
 def snn(
@@ -38,7 +31,7 @@ def snn(
     mask: Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Class probabilities [N, C] of the queries: softmax(cos(queries, supports) / temperature) @ labels.
+    """Return class probabilities [N, C] of the queries: softmax(cos(queries, supports) / temperature) @ labels.
 
     queries [N, D], supports [K, D]; labels [K] integers in [0, C), or [K, C] floating class weights.
     num_classes: C; None takes the largest label + 1 (which waits for the device if labels are on a GPU, and
@@ -47,18 +40,12 @@ def snn(
     mask: [K] bool, True where the support is used; the others have no influence and get gradient 0.
     backend: "auto", or one of `backends()`.
     """
-    checks.check_pair(queries, supports)
-    checks.check_labels(labels, mask, supports)
-    checks.check_numbers(num_classes, temperature, smoothing, labels)
-    classes = _num_classes(num_classes, labels)
-    labels = labels.long() if labels.dim() == 1 else labels.detach()
-    chosen = choice.choose(backend, queries, supports, labels, num_classes=classes, temperature=temperature)
+    problem = checks.checked_problem(queries, supports, labels, mask, num_classes, temperature, smoothing)
+    chosen = choice.choose(backend, problem)
     if chosen == "reference":
-        checks.check_values(labels, mask, classes)
-        return _ops.without_autocast(reference.snn)(queries, supports, labels, mask, classes, temperature, smoothing)
-    keep = chosen == "blockwise" and choice.keeps(queries, supports, temperature)
-    options = classes, float(temperature), float(smoothing), chosen, keep
-    return _ops.snn(queries, supports, labels, mask, *options)
+        checks.check_values(problem)
+        return ops.without_autocast(reference.snn)(problem)
+    return ops.snn(problem, chosen)
 
 
 def nnd_loss(
@@ -74,26 +61,20 @@ def nnd_loss(
     mask: Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Nearest-neighbour distillation: the mean over queries of -sum_c w'_c log w_c, a scalar.
+    """Return the distillation loss: the mean over queries of -sum_c w'_c log w_c, a scalar.
 
     w = snn(queries, supports, ...) is the student's view of the supports, w' = snn(teacher_queries,
     teacher_supports, ...) the teacher's, in which nothing is differentiated. Teacher tensors have the shapes
     [N, D'] and [K, D'] (D' may differ from D). A class without supports adds nothing. Other arguments as in `snn`.
     """
-    checks.check_pair(queries, supports)
+    student = checks.checked_problem(queries, supports, labels, mask, num_classes, temperature, smoothing)
     checks.check_teacher(queries, supports, teacher_queries, teacher_supports)
-    checks.check_labels(labels, mask, supports)
-    checks.check_numbers(num_classes, temperature, smoothing, labels)
-    classes = _num_classes(num_classes, labels)
-    labels = labels.long() if labels.dim() == 1 else labels.detach()
-    teacher_queries, teacher_supports = teacher_queries.detach(), teacher_supports.detach()
-    tensors = queries, supports, teacher_queries, teacher_supports
-    chosen = choice.choose(backend, *tensors, labels, num_classes=classes, temperature=temperature)
+    teacher = student._replace(queries=teacher_queries.detach(), supports=teacher_supports.detach())
+    chosen = choice.choose(backend, student, teacher)
     if chosen == "reference":
-        checks.check_values(labels, mask, classes)
-        return _ops.without_autocast(reference.nnd_loss)(*tensors, labels, mask, classes, temperature, smoothing)
-    need = choice.needs_grad(queries), choice.needs_grad(supports)
-    return _ops.nnd(*tensors, labels, mask, classes, float(temperature), float(smoothing), chosen, *need)
+        checks.check_values(student)
+        return ops.without_autocast(reference.nnd_loss)(student, teacher)
+    return ops.nnd(student, teacher, chosen)
 
 
 def snn_loss(
@@ -108,14 +89,16 @@ def snn_loss(
     smoothing: float = 0.0,
     mask: Tensor | None = None,
     backend: str = "auto",
-) -> tuple[Tensor, Tensor]:
-    """The semi-supervised objective of several views of N images: (cross-entropy, minus entropy of the mean).
+) -> SnnLoss:
+    """Return the semi-supervised objective of several views of N images, and the class that each view is taken for.
 
     queries [(2 + small_views) N, D]: all first large views, all second large views, then all small views of each
     kind. With v = snn(queries, ...) and v sharpened to v^(1 / sharpening), normalized:
-    cross-entropy: the mean over views of -sum_c target_c log v_c. Targets are sharpened and not differentiated;
+    cross_entropy: the mean over views of -sum_c target_c log v_c. Targets are sharpened and not differentiated;
         entries under 1e-4 count as 0. The large views are each other's target, a small view's is their mean.
-    minus entropy: sum_c m_c log m_c of the mean m over views of sharpened v. Other arguments as in `snn`.
+    minus_entropy: sum_c m_c log m_c of the mean m over views of sharpened v.
+    predictions: int64 [(2 + small_views) N], the most probable class of each view.
+    Other arguments as in `snn`.
     """
     if small_views < 0:
         raise ValueError(f"small_views must be >= 0, got {small_views}")
@@ -127,8 +110,10 @@ def snn_loss(
             f"queries must have a multiple of {2 + small_views} rows (2 large and {small_views} small views "
             f"of each image), got shape {list(queries.shape)}"
         )
-    options = {"num_classes": num_classes, "temperature": temperature, "smoothing": smoothing, "mask": mask}
-    probabilities = snn(queries, supports, labels, backend=backend, **options)  # type: ignore[arg-type]
-    if choice.requested(backend) == "reference":
-        return reference.objective(probabilities, small_views, 1 / sharpening)
-    return Objective.apply(probabilities, small_views, 1 / sharpening)
+    probabilities = snn(
+        queries, supports, labels,
+        num_classes=num_classes, temperature=temperature, smoothing=smoothing, mask=mask, backend=backend,
+    )  # fmt: skip
+    objective = reference.objective if choice.requested(backend) == "reference" else Objective.apply
+    cross_entropy, minus_entropy = objective(probabilities, small_views, 1 / sharpening)
+    return SnnLoss(cross_entropy, minus_entropy, predictions=probabilities.detach().argmax(dim=1))

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from .problem import Problem
+
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -94,7 +96,7 @@ def check_numbers(num_classes: int | None, temperature: float, smoothing: float,
 
 
 def label_range(labels: Tensor) -> tuple[int, int]:
-    """Smallest and largest label; waits for the device only if this tensor was not seen in this state before."""
+    """Return smallest and largest label; waits for the device only if the tensor was not seen in this state before."""
     if labels.device.type != "cpu":
         seen = _label_ranges.get(labels)
         if seen is not None and seen[0] == labels._version:
@@ -105,8 +107,9 @@ def label_range(labels: Tensor) -> tuple[int, int]:
     return low, high
 
 
-def check_values(labels: Tensor, mask: Tensor | None, num_classes: int) -> None:
+def check_values(problem: Problem) -> None:
     """Labels must be classes, and the mask must leave a support."""
+    labels, mask, num_classes = problem.labels, problem.mask, problem.num_classes
     if labels.is_cuda and torch.cuda.is_current_stream_capturing():
         return
     if labels.dim() == 1:
@@ -119,3 +122,17 @@ def check_values(labels: Tensor, mask: Tensor | None, num_classes: int) -> None:
             raise ValueError(f"mask uses none of the {mask.shape[0]} supports: at least one must be True")
         if mask.device.type != "cpu":
             _used_masks[mask] = mask._version
+
+
+def checked_problem(
+    queries: Tensor, supports: Tensor, labels: Tensor, mask: Tensor | None,
+    num_classes: int | None, temperature: float, smoothing: float,
+) -> Problem:  # fmt: skip
+    """Return the arguments as a problem, if everything but the values of labels and mask is right."""
+    check_pair(queries, supports)
+    check_labels(labels, mask, supports)
+    check_numbers(num_classes, temperature, smoothing, labels)
+    if labels.dim() == 2:
+        return Problem(queries, supports, labels.detach(), mask, labels.shape[1], temperature, smoothing)
+    classes = int(labels.max()) + 1 if num_classes is None else num_classes
+    return Problem(queries, supports, labels.long(), mask, classes, temperature, smoothing)

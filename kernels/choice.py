@@ -4,10 +4,9 @@ import importlib.util
 import os
 
 import torch
-from torch import Tensor
 
 from .blockwise import KEEP_LIMIT
-from .sweep import COLDEST_WITHOUT_MAXIMUM
+from .problem import Problem
 
 NAMES = ("triton", "blockwise", "reference")
 PLAIN_LIMIT = 1 << 15  # numbers in queries and similarities below which a CPU is busy only with starting operations
@@ -30,39 +29,34 @@ def _tensor_cores(device: torch.device | None = None) -> bool:
 
 
 def backends() -> tuple[str, ...]:
-    """The usable ones of ("triton", "blockwise", "reference") on this machine, best first."""
+    """Return the usable ones of ("triton", "blockwise", "reference") on this machine, best first."""
     triton = _triton_installed() and (_interpreting() or _tensor_cores())
     return NAMES if triton else NAMES[1:]
 
 
-def needs_grad(x: Tensor) -> bool:
-    return torch.is_grad_enabled() and x.requires_grad
+def keeps(problem: Problem) -> bool:
+    """Return whether the blockwise back end keeps its exponentials for the backward: only for small problems."""
+    small = problem.queries.shape[0] * problem.supports.shape[0] <= KEEP_LIMIT and not problem.cold
+    return small and any(problem.needs_grad())
 
 
-def keeps(queries: Tensor, supports: Tensor, temperature: float) -> bool:
-    """Whether the blockwise back end keeps its exponentials for the backward: only for small problems."""
-    small = queries.shape[0] * supports.shape[0] <= KEEP_LIMIT and temperature >= COLDEST_WITHOUT_MAXIMUM
-    return small and (needs_grad(queries) or needs_grad(supports))
-
-
-def triton_refuses(*tensors: Tensor) -> str | None:
-    """Why the Triton back end can't take these vectors or labels; None if it can."""
-    *vectors, labels = tensors
-    if labels.is_floating_point():
+def triton_refuses(*problems: Problem) -> str | None:
+    """Return why the Triton back end can't take these; None if it can."""
+    if problems[0].labels.is_floating_point():
         return "labels of shape [K, C]"
-    for x in vectors:
+    for x in (x for problem in problems for x in (problem.queries, problem.supports)):
         if x.dtype == torch.float64:
             return "float64"
         if x.shape[1] % 16 or x.shape[1] > 512:
             return f"dim {x.shape[1]} (it takes multiples of 16 up to 512)"
-    device = vectors[0].device
+    device = problems[0].device
     if not (device.type == "cuda" and _tensor_cores(device)) and not (device.type == "cpu" and _interpreting()):
         return f"tensors on {device}"
     return None if _triton_installed() else "a machine without triton"
 
 
 def requested(backend: str) -> str:
-    """The argument, or what the environment says if it is "auto"."""
+    """Return the argument, or what the environment says if it is "auto"."""
     wanted = backend if backend != "auto" else os.environ.get(ENVIRONMENT, "auto")
     if wanted not in ("auto", *NAMES):
         source = "backend" if backend != "auto" else f"the environment variable {ENVIRONMENT}"
@@ -70,17 +64,16 @@ def requested(backend: str) -> str:
     return wanted
 
 
-def choose(backend: str, *tensors: Tensor, num_classes: int, temperature: float) -> str:
-    """The back end for these vectors (queries, supports, ...) and labels (the last tensor)."""
+def choose(backend: str, problem: Problem, *teacher: Problem) -> str:
+    """Return the name of the back end that runs this problem (and its teacher's)."""
     wanted = requested(backend)
     if wanted in ("blockwise", "reference"):
         return wanted
-    queries, supports = tensors[0], tensors[1]
-    if wanted == "auto" and queries.device.type == "cpu":
-        (n, dim), k = queries.shape, supports.shape[0]
-        warm = temperature >= COLDEST_WITHOUT_MAXIMUM
-        return "reference" if warm and n * (k + dim) < PLAIN_LIMIT and num_classes < PLAIN_LIMIT else "blockwise"
-    refusal = triton_refuses(*tensors)
+    if wanted == "auto" and problem.device.type == "cpu":
+        (n, dim), k = problem.queries.shape, problem.supports.shape[0]
+        small = n * (k + dim) < PLAIN_LIMIT and problem.num_classes < PLAIN_LIMIT
+        return "reference" if small and not problem.cold else "blockwise"
+    refusal = triton_refuses(problem, *teacher)
     if wanted == "triton":
         if refusal is not None:
             raise ValueError(f"backend='triton' can't take {refusal}: use 'blockwise' or 'auto'")

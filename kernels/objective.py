@@ -4,13 +4,21 @@ Plain autograd would run some fifty small operations over [views, C] here, as ma
 sharing the sharpened predictions leaves half of them (measured by `benchmarks.kernels_snn_loss`).
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .reference import sharpen, targets_of
+
+
+class SnnLoss(NamedTuple):
+    """What `snn_loss` returns: the two terms, scalars, and the most probable class of each view, for the record."""
+
+    cross_entropy: Tensor
+    minus_entropy: Tensor
+    predictions: Tensor  # int64 [(2 + small_views) N], without gradient
 
 
 class Objective(torch.autograd.Function):

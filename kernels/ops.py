@@ -1,9 +1,10 @@
 """The streaming back ends as torch.library operators: opaque to torch.compile, with a backward of their own.
 
-The state of a forward is what its back end wants to see again in the backward: see `snn_forward` of each.
+Operators take flat lists of arguments: a `Problem` is unpacked where one is called and packed again inside.
 """
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,27 +12,12 @@ import torch
 from torch import Tensor
 
 from .checks import check_values
-from .reference import working_dtype
-
-_PROBLEM = (
-    "Tensor queries, Tensor supports, {teacher}Tensor labels, Tensor? mask, "
-    "int num_classes, float temperature, float smoothing, str backend"
-)
-_SNN_ARGS = _PROBLEM.format(teacher="")
-_NND_ARGS = _PROBLEM.format(teacher="Tensor teacher_queries, Tensor teacher_supports, ")
-
-_library = torch.library.Library("nncsl", "DEF")
-_library.define(f"snn({_SNN_ARGS}, bool keep) -> (Tensor probabilities, Tensor state, Tensor kept)")
-_library.define(
-    f"snn_backward(Tensor grad, Tensor probabilities, Tensor state, Tensor kept, {_SNN_ARGS}, "
-    "bool need_queries, bool need_supports) -> (Tensor queries, Tensor supports)"
-)
-_library.define(f"nnd({_NND_ARGS}, bool need_queries, bool need_supports) -> (Tensor loss, Tensor dq, Tensor ds)")
-_library.define("nnd_backward(Tensor grad, Tensor unscaled, Tensor source) -> Tensor")
+from .choice import keeps
+from .problem import Forward, Problem, working_dtype
 
 
 def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Run with autocast off (these functions choose their own precision) and on the GPU of the tensors."""
+    """Run with autocast off (these functions choose their own precision) and on the GPU of the first argument."""
 
     @functools.wraps(function)
     def run(*args: Any) -> Any:
@@ -49,18 +35,9 @@ def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _engine(backend: str, function: str) -> Callable[..., Any]:
-    """Imports triton only if it is used."""
-    if backend == "blockwise":
-        from . import blockwise
-
-        return getattr(blockwise, function)
-    if function == "nnd":
-        from . import triton_nnd
-
-        return getattr(triton_nnd, function)
-    from . import triton_snn
-
-    return getattr(triton_snn, function)
+    """Return a function of a back end; triton is imported only if it is used."""
+    module = backend if backend == "blockwise" else "triton_nnd" if function == "nnd" else "triton_snn"
+    return getattr(importlib.import_module(f".{module}", __package__), function)
 
 
 def _or_empty(grad: Tensor | None, like: Tensor, dtype: torch.dtype) -> Tensor:
@@ -68,37 +45,62 @@ def _or_empty(grad: Tensor | None, like: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @without_autocast
-def _snn(
-    queries: Tensor,
-    supports: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    num_classes: int,
-    temperature: float,
-    smoothing: float,
-    backend: str,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    check_values(labels, mask, num_classes)
-    forward = _engine(backend, "snn_forward")
-    return forward(queries, supports, labels, mask, num_classes, temperature, smoothing, keep)
+def _snn(*inputs: Any) -> Forward:
+    *fields, backend, keep = inputs
+    problem = Problem(*fields)
+    check_values(problem)
+    return _engine(backend, "snn_forward")(problem, keep)
+
+
+def _fake_snn(*inputs: Any) -> Forward:
+    *fields, backend, keep = inputs
+    problem = Problem(*fields)
+    empty = functools.partial(problem.queries.new_empty, dtype=working_dtype(problem))
+    n, k = problem.queries.shape[0], problem.supports.shape[0]
+    state = (3 * n + k,) if backend == "blockwise" else (problem.num_classes, n)
+    return Forward(empty((n, problem.num_classes)), empty(state), empty((k, n) if keep else (0, 0)))
 
 
 @without_autocast
-def _snn_backward(grad: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
-    *problem, backend, need_queries, need_supports = args
-    queries, supports = problem[3], problem[4]
-    dq, ds = _engine(backend, "snn_backward")(grad, *problem, need_queries, need_supports)
+def _snn_backward(grad: Tensor, probabilities: Tensor, state: Tensor, kept: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    *fields, backend, need_queries, need_supports = inputs
+    problem, forward = Problem(*fields), Forward(probabilities, state, kept)
+    dq, ds = _engine(backend, "snn_backward")(problem, forward, grad, need_queries, need_supports)
+    queries, supports = problem.queries, problem.supports
     return _or_empty(dq, queries, queries.dtype), _or_empty(ds, supports, supports.dtype)
 
 
+def _fake_snn_backward(grad: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    queries, supports, need_queries, need_supports = inputs[3], inputs[4], inputs[-2], inputs[-1]
+    return (
+        torch.empty_like(queries) if need_queries else queries.new_empty(0),
+        torch.empty_like(supports) if need_supports else supports.new_empty(0),
+    )
+
+
+def _student_and_teacher(*fields: Any) -> tuple[Problem, Problem]:
+    queries, supports, teacher_queries, teacher_supports, *options = fields
+    return Problem(queries, supports, *options), Problem(teacher_queries, teacher_supports, *options)
+
+
 @without_autocast
-def _nnd(queries: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    *problem, backend, need_queries, need_supports = args
-    labels, mask, num_classes = problem[3], problem[4], problem[5]
-    check_values(labels, mask, num_classes)
-    loss, dq, ds = _engine(backend, "nnd")(queries, *problem, need_queries, need_supports)
-    return loss, _or_empty(dq, queries, loss.dtype), _or_empty(ds, queries, loss.dtype)
+def _nnd(*inputs: Any) -> tuple[Tensor, ...]:
+    *fields, backend, need_queries, need_supports = inputs
+    student, teacher = _student_and_teacher(*fields)
+    check_values(student)
+    loss, dq, ds = _engine(backend, "nnd")(student, teacher, need_queries, need_supports)
+    return loss, _or_empty(dq, loss, loss.dtype), _or_empty(ds, loss, loss.dtype)
+
+
+def _fake_nnd(*inputs: Any) -> tuple[Tensor, ...]:
+    *fields, _, need_queries, need_supports = inputs
+    student, teacher = _student_and_teacher(*fields)
+    empty = functools.partial(student.queries.new_empty, dtype=working_dtype(student, teacher))
+    return (
+        empty(()),
+        empty(student.queries.shape if need_queries else (0,)),
+        empty(student.supports.shape if need_supports else (0,)),
+    )
 
 
 def _nnd_backward(grad: Tensor, unscaled: Tensor, source: Tensor) -> Tensor:
@@ -106,56 +108,11 @@ def _nnd_backward(grad: Tensor, unscaled: Tensor, source: Tensor) -> Tensor:
     return (unscaled * grad).to(source.dtype)
 
 
-_library.impl("snn", _snn, "CompositeExplicitAutograd")
-_library.impl("snn_backward", _snn_backward, "CompositeExplicitAutograd")
-_library.impl("nnd", _nnd, "CompositeExplicitAutograd")
-_library.impl("nnd_backward", _nnd_backward, "CompositeExplicitAutograd")
-
-
-@torch.library.register_fake("nncsl::snn", lib=_library)
-def _(
-    queries: Tensor,
-    supports: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    num_classes: int,
-    temperature: float,
-    smoothing: float,
-    backend: str,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    empty = functools.partial(queries.new_empty, dtype=working_dtype(queries, supports))
-    n, k = queries.shape[0], supports.shape[0]
-    state = (3 * n + k,) if backend == "blockwise" else (num_classes, n)
-    return empty((n, num_classes)), empty(state), empty((k, n) if keep else (0, 0))
-
-
-@torch.library.register_fake("nncsl::snn_backward", lib=_library)
-def _(grad: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
-    queries, supports, need_queries, need_supports = args[3], args[4], args[-2], args[-1]
-    return (
-        torch.empty_like(queries) if need_queries else queries.new_empty(0),
-        torch.empty_like(supports) if need_supports else supports.new_empty(0),
-    )
-
-
-@torch.library.register_fake("nncsl::nnd", lib=_library)
-def _(queries: Tensor, supports: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    dtype = working_dtype(queries, supports, args[0], args[1])
-    need_queries, need_supports = args[-2:]
-    return (
-        queries.new_empty((), dtype=dtype),
-        queries.new_empty(queries.shape if need_queries else (0,), dtype=dtype),
-        queries.new_empty(supports.shape if need_supports else (0,), dtype=dtype),
-    )
-
-
-@torch.library.register_fake("nncsl::nnd_backward", lib=_library)
-def _(grad: Tensor, unscaled: Tensor, source: Tensor) -> Tensor:
+def _fake_nnd_backward(grad: Tensor, unscaled: Tensor, source: Tensor) -> Tensor:
     return torch.empty_like(unscaled, dtype=source.dtype)
 
 
-def _snn_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+def _snn_setup(ctx: Any, inputs: tuple[Any, ...], output: Forward) -> None:
     queries, supports, labels, mask, *ctx.options, _ = inputs
     ctx.save_for_backward(*output, queries, supports, labels, mask)
 
@@ -167,7 +124,7 @@ def _snn_grad(ctx: Any, grad: Tensor, *_: Any, run: Any = None) -> tuple[Any, ..
     return dq if need_queries else None, ds if need_supports else None, *[None] * 7
 
 
-def _nnd_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+def _nnd_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*output[1:], *inputs[:2])
 
 
@@ -188,62 +145,73 @@ def _no_double_backward(ctx: Any, *_: Any) -> None:
     )
 
 
-torch.library.register_autograd("nncsl::snn", _snn_grad, setup_context=_snn_setup, lib=_library)
-torch.library.register_autograd("nncsl::nnd", _nnd_grad, setup_context=_nnd_setup, lib=_library)
-for _name in ("snn_backward", "nnd_backward"):
-    torch.library.register_autograd(f"nncsl::{_name}", _no_double_backward, lib=_library)
+def _register() -> None:
+    """Define the operators for the life of the process."""
+    options = "Tensor labels, Tensor? mask, int num_classes, float temperature, float smoothing, str backend"
+    snn = f"Tensor queries, Tensor supports, {options}"
+    nnd = f"Tensor queries, Tensor supports, Tensor teacher_queries, Tensor teacher_supports, {options}"
+    saved = "Tensor grad, Tensor probabilities, Tensor state, Tensor kept"
+    needs = "bool need_queries, bool need_supports"
+    for name, real, fake, schema in (
+        ("snn", _snn, _fake_snn, f"({snn}, bool keep) -> (Tensor probabilities, Tensor state, Tensor kept)"),
+        ("snn_backward", _snn_backward, _fake_snn_backward, f"({saved}, {snn}, {needs}) -> (Tensor dq, Tensor ds)"),
+        ("nnd", _nnd, _fake_nnd, f"({nnd}, {needs}) -> (Tensor loss, Tensor dq, Tensor ds)"),
+        ("nnd_backward", _nnd_backward, _fake_nnd_backward, "(Tensor grad, Tensor unscaled, Tensor source) -> Tensor"),
+    ):
+        torch.library.define(f"nncsl::{name}", schema)
+        torch.library.impl(f"nncsl::{name}", "CompositeExplicitAutograd", real)
+        torch.library.register_fake(f"nncsl::{name}", fake)
+    torch.library.register_autograd("nncsl::snn", _snn_grad, setup_context=_snn_setup)
+    torch.library.register_autograd("nncsl::nnd", _nnd_grad, setup_context=_nnd_setup)
+    for name in ("snn_backward", "nnd_backward"):
+        torch.library.register_autograd(f"nncsl::{name}", _no_double_backward)
 
 
-def _once(operator: Any, implementation: Callable[..., Any]) -> Callable[..., Any]:
-    """Skip the dispatcher, unless a second derivative might be asked for: the operator refuses that one."""
-
-    def run(*args: Any) -> Any:
-        return operator(*args) if torch.is_grad_enabled() else implementation(*args)
-
-    return run
+# In a checkout this file is imported under two names, kernels.ops and nncsl.kernels.ops: the first one registers.
+if not hasattr(torch.ops.nncsl, "snn"):
+    _register()
 
 
-_backward_of_snn = _once(torch.ops.nncsl.snn_backward.default, _snn_backward)
-_backward_of_nnd = _once(torch.ops.nncsl.nnd_backward.default, _nnd_backward)
+def _undispatched(
+    implementation: Any, setup: Any, gradient: Any, backward_operator: Any, backward_implementation: Any
+) -> Any:
+    """Return the operator without the dispatcher, whose price (0.1 ms) is felt at the sizes of a training step."""
+
+    class Undispatched(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Tensor:
+            output = implementation(*inputs)
+            setup(ctx, inputs, output)
+            return output[0]
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+            # With gradients enabled a second derivative might be asked for: the operator refuses that one.
+            run = backward_operator if torch.is_grad_enabled() else backward_implementation
+            return gradient(ctx, grad, run=run)
+
+    return Undispatched
 
 
-class _Snn(torch.autograd.Function):
-    """The operator without the dispatcher, whose price (0.1 ms) is felt at the sizes of a training step."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        output = _snn(*inputs)
-        _snn_setup(ctx, inputs, output)
-        return output[0]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        return _snn_grad(ctx, grad, run=_backward_of_snn)
+_Snn = _undispatched(_snn, _snn_setup, _snn_grad, torch.ops.nncsl.snn_backward.default, _snn_backward)
+_Nnd = _undispatched(_nnd, _nnd_setup, _nnd_grad, torch.ops.nncsl.nnd_backward.default, _nnd_backward)
 
 
-class _Nnd(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        output = _nnd(*inputs)
-        _nnd_setup(ctx, inputs, output)
-        return output[0]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        return _nnd_grad(ctx, grad, run=_backward_of_nnd)
-
-
-def _differentiates(queries: Tensor, supports: Tensor, *_: Any) -> bool:
-    return torch.is_grad_enabled() and (queries.requires_grad or supports.requires_grad)
-
-
-def snn(*inputs: Any) -> Tensor:
+def snn(problem: Problem, backend: str) -> Tensor:
+    """Return the class probabilities [N, C]."""
+    *fields, temperature, smoothing = problem
+    keep = backend == "blockwise" and keeps(problem)
+    inputs = *fields, float(temperature), float(smoothing), backend, keep
     if torch.compiler.is_compiling():
         return torch.ops.nncsl.snn.default(*inputs)[0]
-    return _Snn.apply(*inputs) if _differentiates(*inputs) else _snn(*inputs)[0]
+    return _Snn.apply(*inputs) if any(problem.needs_grad()) else _snn(*inputs)[0]
 
 
-def nnd(*inputs: Any) -> Tensor:
+def nnd(student: Problem, teacher: Problem, backend: str) -> Tensor:
+    """Return the distillation loss, a scalar."""
+    queries, supports, *fields, temperature, smoothing = student
+    vectors = queries, supports, teacher.queries, teacher.supports
+    inputs = *vectors, *fields, float(temperature), float(smoothing), backend, *student.needs_grad()
     if torch.compiler.is_compiling():
         return torch.ops.nncsl.nnd.default(*inputs)[0]
-    return _Nnd.apply(*inputs) if _differentiates(*inputs) else _nnd(*inputs)[0]
+    return _Nnd.apply(*inputs) if any(student.needs_grad()) else _nnd(*inputs)[0]

@@ -8,26 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .problem import Problem, working_dtype
+
 EPS = 1e-12
 """Vectors shorter than this are divided by it instead of by their length (torch's `normalize`)."""
 
 
-def working_dtype(*tensors: Tensor) -> torch.dtype:
-    """fp64 if any tensor is fp64, else fp32: lower precisions are for storage only."""
-    return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
-
-
-def snn(
-    queries: Tensor,
-    supports: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    num_classes: int,
-    temperature: float,
-    smoothing: float,
-) -> Tensor:
-    """softmax(cos(queries, supports) / temperature) @ smoothed labels: [N, D], [K, D], [K] or [K, C] -> [N, C]."""
-    dtype = working_dtype(queries, supports)
+def snn(problem: Problem) -> Tensor:
+    """Return softmax(cos(queries, supports) / temperature) @ smoothed labels: [N, C]."""
+    queries, supports, labels, mask, num_classes, temperature, smoothing = problem
+    dtype = working_dtype(problem)
     if mask is not None:
         supports, labels = supports[mask], labels[mask]
     weights = (labels if labels.is_floating_point() else F.one_hot(labels, num_classes)).to(dtype)
@@ -37,26 +27,15 @@ def snn(
     return torch.softmax(units[0] @ units[1].t() / temperature, dim=1) @ weights
 
 
-def nnd_loss(
-    queries: Tensor,
-    supports: Tensor,
-    teacher_queries: Tensor,
-    teacher_supports: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    num_classes: int,
-    temperature: float,
-    smoothing: float,
-) -> Tensor:
-    """Mean over N of -sum_c w'_c log w_c, w = student's and w' = teacher's soft nearest neighbours: a scalar.
+def nnd_loss(student: Problem, teacher: Problem) -> Tensor:
+    """Return the mean over N of -sum_c w'_c log w_c with w = snn(student) and w' = snn(teacher): a scalar.
 
     A class that the teacher gives no probability (it has no supports) adds nothing, whatever the student says.
     """
-    dtype = working_dtype(queries, supports, teacher_queries, teacher_supports)
-    options = (labels, mask, num_classes, temperature, smoothing)
+    dtype = working_dtype(student, teacher)
     with torch.no_grad():
-        target = snn(teacher_queries.to(dtype), teacher_supports.to(dtype), *options)
-    predicted = snn(queries.to(dtype), supports.to(dtype), *options)
+        target = snn(teacher.to(dtype))
+    predicted = snn(student.to(dtype))
     # The inner `where` keeps log(0) out of the graph: its gradient would be 0 * inf.
     log_predicted = torch.where(target == 0, 1.0, predicted).log()
     return -(target * log_predicted).sum(dim=1).mean()

@@ -8,9 +8,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .problem import Problem
 from .reference import EPS
-from .sweep import COLDEST_WITHOUT_MAXIMUM
-from .triton_snn import LOG2_E, Segments, cut, padded, through_units, tile_shape
+from .triton_snn import LOG2_E, Segments, is_half, padded, through_units, tile_shape
 from .triton_tiles import inverse_length, load_by_class, load_rows, log_total
 
 
@@ -131,12 +131,8 @@ def loss_kernel(
         tl.store(where, o * mean[None, :] - pull, mask=(c < n_classes)[:, None] & (n < n_queries)[None, :])
 
 
-def _is_half(*tensors: Tensor) -> bool:
-    return all(x.dtype != torch.float32 for x in tensors)
-
-
 def small_shape(supports: int, dim: int, half: bool, hip: bool | None = None) -> tuple[int, int, int] | None:
-    """Queries and supports per program, and warps, of the one-launch kernel; None where it would spill registers."""
+    """Return queries and supports per program, and warps, of the one-launch kernel; None where it would spill."""
     block, width = padded(supports), padded(dim)
     size = block * width
     hip = torch.version.hip is not None if hip is None else hip
@@ -151,27 +147,17 @@ def small_shape(supports: int, dim: int, half: bool, hip: bool | None = None) ->
 
 
 def _small(
-    queries: Tensor,
-    supports: Tensor,
-    teacher_queries: Tensor,
-    teacher_supports: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    num_classes: int,
-    temperature: float,
-    smoothing: float,
-    need_queries: bool,
-    need_supports: bool,
-    shape: tuple[int, int, int],
+    student: Problem, teacher: Problem, need_queries: bool, need_supports: bool, shape: tuple[int, int, int]
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    vectors = [x.contiguous() for x in (queries, supports, teacher_queries, teacher_supports)]
-    (n, dim), k, teacher_dim = queries.shape, supports.shape[0], teacher_queries.shape[1]
-    half, teacher_half = _is_half(queries, supports), _is_half(teacher_queries, teacher_supports)
+    vectors = [x.contiguous() for x in (student.queries, student.supports, teacher.queries, teacher.supports)]
+    _, _, labels, mask, num_classes, temperature, smoothing = student
+    (n, dim), k, teacher_dim = student.queries.shape, student.supports.shape[0], teacher.queries.shape[1]
+    half, teacher_half = is_half(student), is_half(teacher)
     rows, block, warps = shape
     programs = triton.cdiv(n, rows)
 
     def empty(*shape: int) -> Tensor:
-        return torch.empty(*shape, device=queries.device)
+        return torch.empty(*shape, device=student.device)
 
     losses = empty(n)
     query_grad = empty(n, dim) if need_queries else None
@@ -188,53 +174,30 @@ def _small(
     )  # fmt: skip
     support_grad = None
     if partials is not None:
-        used = torch.full((1,), k, device=queries.device)
-        order = torch.arange(k, device=queries.device)
-        one = torch.ones((), device=queries.device)
+        used = torch.full((1,), k, device=student.device)
+        order = torch.arange(k, device=student.device)
+        one = torch.ones((), device=student.device)
         support_grad = through_units(vectors[1], order, partials, used, one, factor)
     return losses.mean(), query_grad, support_grad
 
 
 def nnd(
-    queries: Tensor,
-    supports: Tensor,
-    teacher_queries: Tensor,
-    teacher_supports: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    num_classes: int,
-    temperature: float,
-    smoothing: float,
-    need_queries: bool,
-    need_supports: bool,
+    student: Problem, teacher: Problem, need_queries: bool, need_supports: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The loss and its gradients [N, D] and [K, D], fp32."""
-    n, dim = queries.shape[0], max(queries.shape[1], teacher_queries.shape[1])
-    one_launch = small_shape(
-        supports.shape[0], dim, _is_half(queries, supports, teacher_queries, teacher_supports)
-    )  # fmt: skip
-    if one_launch is not None and temperature >= COLDEST_WITHOUT_MAXIMUM:
-        return _small(
-            queries, supports, teacher_queries, teacher_supports, labels, mask, num_classes, temperature, smoothing,
-            need_queries, need_supports, one_launch,
-        )  # fmt: skip
-    shape = tile_shape(queries.shape[1], _is_half(queries, supports))
-    teacher_shape = tile_shape(teacher_queries.shape[1], _is_half(teacher_queries, teacher_supports))
-    tiles = cut(labels, mask, num_classes, shape.supports)
-    teacher_tiles = tiles
-    if teacher_shape.supports != shape.supports:
-        teacher_tiles = cut(labels, mask, num_classes, teacher_shape.supports)
-    teacher_mass = Segments(teacher_queries, teacher_supports, teacher_tiles, teacher_shape, temperature).log_mass()
-    student = Segments(queries, supports, tiles, shape, temperature)
-    student_mass = student.log_mass()
-    losses, weights = torch.empty(n, device=queries.device), torch.empty_like(student_mass)
+    """Return the loss and its gradients [N, D] and [K, D], fp32."""
+    (n, dim), smoothing = student.queries.shape, student.smoothing
+    widest = max(dim, teacher.queries.shape[1])
+    one_launch = small_shape(student.supports.shape[0], widest, is_half(student, teacher))
+    if one_launch is not None and not student.cold:
+        return _small(student, teacher, need_queries, need_supports, one_launch)
+    segments = Segments(student)
+    student_mass = segments.log_mass()
+    teacher_mass = Segments(teacher, like=segments).log_mass()
+    losses, weights = torch.empty(n, device=student.device), torch.empty_like(student_mass)
     loss_kernel[(triton.cdiv(n, 32),)](
-        teacher_mass, student_mass, losses, weights, n, num_classes, 1 - smoothing, smoothing / num_classes,
+        teacher_mass, student_mass, losses, weights,
+        n, student.num_classes, 1 - smoothing, smoothing / student.num_classes,
         SMOOTH=smoothing > 0, BN=32, BC=32,
     )  # fmt: skip
-    one = torch.ones((), device=queries.device)
-    return (
-        losses.mean(),
-        student.query_grad(student_mass, weights, one, 1 / n) if need_queries else None,
-        student.support_grad(student_mass, weights, one, 1 / n) if need_supports else None,
-    )
+    one = torch.ones((), device=student.device)
+    return losses.mean(), *segments.gradients(student_mass, weights, one, 1 / n, need_queries, need_supports)

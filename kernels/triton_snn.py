@@ -12,8 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from . import triton_tiles as tiles_of
+from .problem import Forward, Problem
 from .reference import EPS
-from .sweep import COLDEST_WITHOUT_MAXIMUM
 from .triton_tiles import load_by_class, log_total
 
 LOG2_E = math.log2(math.e)
@@ -75,7 +75,13 @@ class Tiles:
         return self.table.shape[0]
 
 
-def cut(labels: Tensor, mask: Tensor | None, num_classes: int, size: int) -> Tiles:
+def is_half(*problems: Problem) -> bool:
+    """Return whether no vectors are fp32."""
+    return all(x.dtype != torch.float32 for problem in problems for x in (problem.queries, problem.supports))
+
+
+def cut(problem: Problem, size: int) -> Tiles:
+    labels, mask, num_classes = problem.labels, problem.mask, problem.num_classes
     key = labels if mask is None else torch.where(mask, labels, num_classes)
     sorted_key, order = torch.sort(key, stable=True)
     classes = torch.arange(num_classes + 1, device=labels.device)
@@ -104,31 +110,45 @@ def unit_rows(x: Tensor, order: Tensor, dtype: torch.dtype) -> Tensor:
 class Segments:
     """One side (student or teacher): queries and sorted supports as unit vectors, and the kernels over them."""
 
-    def __init__(self, queries: Tensor, supports: Tensor, tiles: Tiles, shape: Shape, temperature: float) -> None:
-        half = queries.dtype != torch.float32 and supports.dtype != torch.float32
-        dtype = torch.float16 if half else torch.float32
+    def __init__(self, problem: Problem, like: "Segments | None" = None) -> None:
+        """`like`: the other side, whose tiles are taken if they have the right size."""
+        queries, supports = problem.queries, problem.supports
+        dtype = torch.float16 if is_half(problem) else torch.float32
+        self.shape: Shape = tile_shape(queries.shape[1], is_half(problem))
+        if like is not None and like.shape.supports == self.shape.supports:
+            self.tiles: Tiles = like.tiles
+        else:
+            self.tiles = cut(problem, self.shape.supports)
         self.raw_queries, self.raw_supports = queries.contiguous(), supports.contiguous()
         self.everything = torch.arange(queries.shape[0], device=queries.device)
         self.queries = unit_rows(queries, self.everything, dtype)
-        self.supports = unit_rows(supports, tiles.order, dtype)
-        self.tiles, self.shape, self.temperature = tiles, shape, temperature
+        self.supports = unit_rows(supports, self.tiles.order, dtype)
+        self.temperature, self.cold = problem.temperature, problem.cold
         self.n = queries.shape[0]
 
     def log_mass(self) -> Tensor:
-        """log2 of the sum of exponentials per class: [C, N]."""
+        """Return log2 of the sum of exponentials per class: [C, N]."""
         tiles, shape = self.tiles, self.shape
         blocks, classes = triton.cdiv(self.n, shape.queries), tiles.ptr.shape[0] - 1
         group = max(1, min(16, len(tiles) * blocks // 512))
         sums = torch.empty(len(tiles), self.n, device=self.queries.device)
-        running = self.temperature < COLDEST_WITHOUT_MAXIMUM
         tiles_of.tile_sums_kernel[(blocks, triton.cdiv(len(tiles), group))](
             self.queries, self.supports, tiles.table, sums, self.n, len(tiles), LOG2_E / self.temperature,
-            GROUP=group, RUNNING=running, **shape.constants, num_warps=shape.warps,
+            GROUP=group, RUNNING=self.cold, **shape.constants, num_warps=shape.warps,
         )  # fmt: skip
         out = torch.empty(classes, self.n, device=self.queries.device)
         grid = (triton.cdiv(self.n, 64), triton.cdiv(classes, 16))
         tiles_of.class_sums_kernel[grid](sums, tiles.ptr, out, self.n, classes, BN=64, BC=16)
         return out
+
+    def gradients(
+        self, log_mass: Tensor, weights: Tensor, peak: Tensor, factor: float, need_queries: bool, need_supports: bool
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return factor * peak * the gradients [N, D] and [K, D] that belong to the weights [C, N]."""
+        return (
+            self.query_grad(log_mass, weights, peak, factor) if need_queries else None,
+            self.support_grad(log_mass, weights, peak, factor) if need_supports else None,
+        )
 
     def query_grad(self, log_mass: Tensor, weights: Tensor, peak: Tensor, factor: float) -> Tensor:
         tiles, shape = self.tiles, self.shape
@@ -153,7 +173,7 @@ class Segments:
 
 
 def through_units(source: Tensor, order: Tensor, partials: Tensor, used: Tensor, peak: Tensor, factor: float) -> Tensor:
-    """Partial gradients [P, rows, D] of unit vectors -> gradient of the vectors, fp32."""
+    """Return the gradient of the vectors, fp32, given partial gradients [P, rows, D] of unit vectors."""
     rows, dim = source.shape
     out = torch.empty(rows, dim, device=source.device)
     size = max(1, 2048 // padded(dim))
@@ -203,57 +223,24 @@ def weights_kernel(
         tl.store(out + c.to(tl.int64)[:, None] * n_queries + n[None, :], weight, mask=valid)
 
 
-def _segments(
-    queries: Tensor, supports: Tensor, labels: Tensor, mask: Tensor | None, num_classes: int, temperature: float
-) -> Segments:
-    half = queries.dtype != torch.float32 and supports.dtype != torch.float32
-    shape = tile_shape(queries.shape[1], half)
-    return Segments(queries, supports, cut(labels, mask, num_classes, shape.supports), shape, temperature)
-
-
-def snn_forward(
-    queries: Tensor,
-    supports: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    num_classes: int,
-    temperature: float,
-    smoothing: float,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Probabilities [N, C]; the state, log2 of the sums per class [C, N]; nothing is kept."""
-    log_mass = _segments(queries, supports, labels, mask, num_classes, temperature).log_mass()
-    n = queries.shape[0]
-    out = torch.empty(n, num_classes, device=queries.device)
-    uniform = smoothing / num_classes
+def snn_forward(problem: Problem, keep: bool) -> Forward:
+    """Return the probabilities [N, C] and the state, log2 of the sums per class [C, N]; nothing is kept."""
+    log_mass = Segments(problem).log_mass()
+    n, classes, smoothing = problem.queries.shape[0], problem.num_classes, problem.smoothing
+    out = torch.empty(n, classes, device=problem.device)
     grid = (triton.cdiv(n, 32),)
-    probabilities_kernel[grid](log_mass, out, n, num_classes, 1 - smoothing, uniform, BN=32, BC=32)
-    return out, log_mass, out.new_empty(0, 0)
+    probabilities_kernel[grid](log_mass, out, n, classes, 1 - smoothing, smoothing / classes, BN=32, BC=32)
+    return Forward(out, log_mass, out.new_empty(0, 0))
 
 
 def snn_backward(
-    grad: Tensor,
-    probabilities: Tensor,
-    log_mass: Tensor,
-    kept: Tensor,
-    queries: Tensor,
-    supports: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    num_classes: int,
-    temperature: float,
-    smoothing: float,
-    need_queries: bool,
-    need_supports: bool,
+    problem: Problem, forward: Forward, grad: Tensor, need_queries: bool, need_supports: bool
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients [N, D] and [K, D], fp32. The incoming gradient is brought to size 1 first, for fp16 products."""
-    segments = _segments(queries, supports, labels, mask, num_classes, temperature)
-    n = queries.shape[0]
+    """Return gradients [N, D] and [K, D], fp32. `grad` [N, C] is brought to size 1 first, for fp16 products."""
+    segments, log_mass = Segments(problem), forward.state
+    n, keep = problem.queries.shape[0], 1 - problem.smoothing
     peak = grad.abs().amax().clamp_min_(torch.finfo(torch.float32).tiny)
     weights = torch.empty_like(log_mass)
     grid = (triton.cdiv(n, 32),)
-    weights_kernel[grid](log_mass, grad.contiguous(), peak, weights, n, num_classes, 1 - smoothing, BN=32, BC=32)
-    return (
-        segments.query_grad(log_mass, weights, peak, 1.0) if need_queries else None,
-        segments.support_grad(log_mass, weights, peak, 1.0) if need_supports else None,
-    )
+    weights_kernel[grid](log_mass, grad.contiguous(), peak, weights, n, problem.num_classes, keep, BN=32, BC=32)
+    return segments.gradients(log_mass, weights, peak, 1.0, need_queries, need_supports)

@@ -1,6 +1,6 @@
 """NNCSL: soft nearest-neighbour learning on the current classes, and its distillation on the old ones."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -58,18 +58,19 @@ class NNCSL(Method):
                 continue
             queries = (student.queries if count == len(images) else student.queries[:, images]).flatten(0, 1)
             voters = student.supports[supports], classes.renumber(labels[supports], names)
-            options: dict[str, Any] = {
-                "num_classes": len(names),
-                "temperature": config.tau,
-                "smoothing": config.smoothing,
-            }
-            small_views = len(student.queries) - 2
-            parts = kernels.snn_loss(queries, *voters, small_views=small_views, sharpening=config.sharpening, **options)
+            parts = kernels.snn_loss(
+                queries,
+                *voters,
+                small_views=len(student.queries) - 2,
+                sharpening=config.sharpening,
+                num_classes=len(names),
+                temperature=config.tau,
+                smoothing=config.smoothing,
+            )
             share = count / len(images)
-            snn, mem = snn + share * parts[0], mem + share * parts[1]
-            with torch.no_grad():  # for the record only
-                votes = kernels.snn(queries[: 2 * count], *voters, **options).unflatten(0, (2, count))
-            predictions[:, images] = torch.tensor(names, device=device)[votes.argmax(dim=-1)]
+            snn, mem = snn + share * parts.cross_entropy, mem + share * parts.minus_entropy
+            classes_of_names = torch.tensor(names, device=device)
+            predictions[:, images] = classes_of_names[parts.predictions[: 2 * count]].unflatten(0, (2, count))
         return snn, mem, predictions
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nncsl import kernels
-from nncsl.kernels import choice
+from nncsl.kernels import checks, choice
 from tests.kernels.cases import Problem, problem, run_nnd, run_snn
 
 OPTIONS = {"num_classes": 7, "smoothing": 0.1}
@@ -43,7 +43,8 @@ def test_environment_forces_a_back_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_automatic_choice_on_cpu(shape: tuple[int, int], expected: str) -> None:
     queries, supports = torch.empty(shape[0], 128), torch.empty(shape[1], 128)
     labels = torch.zeros(shape[1], dtype=torch.int64)
-    assert choice.choose("auto", queries, supports, labels, num_classes=10, temperature=0.1) == expected
+    given = checks.checked_problem(queries, supports, labels, None, num_classes=10, temperature=0.1, smoothing=0.0)
+    assert choice.choose("auto", given) == expected
 
 
 @pytest.mark.parametrize(

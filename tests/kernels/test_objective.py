@@ -51,16 +51,28 @@ def test_the_whole_loss_and_its_gradients(device: torch.device) -> None:
     for backend in ("reference", "auto"):
         queries, supports = p.queries.clone().requires_grad_(), p.supports.clone().requires_grad_()
         losses = kernels.snn_loss(queries, supports, p.labels, backend=backend, **p.options)
-        (losses[0] + losses[1]).backward()
-        results.append((*losses, queries.grad, supports.grad))
+        (losses.cross_entropy + losses.minus_entropy).backward()
+        results.append((*losses[:2], queries.grad, supports.grad))
     for plain, ours in zip(*results, strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["reference", "blockwise", "triton"])
+@pytest.mark.parametrize("small_views", [0, 2])
+def test_predictions_are_those_of_snn(backend: str, small_views: int, triton_device: torch.device) -> None:
+    p = problem(n=48, k=20, device=triton_device, masked=True, smoothing=0.1)
+    queries = p.queries.requires_grad_()
+    loss = kernels.snn_loss(queries, p.supports, p.labels, small_views=small_views, backend=backend, **p.options)
+    expected = kernels.snn(queries, p.supports, p.labels, backend=backend, **p.options).argmax(1)
+    assert loss.predictions.dtype == torch.int64 and not loss.predictions.requires_grad
+    assert torch.equal(loss.predictions, expected)
+    assert len(expected.unique()) > 1
 
 
 def test_nan_propagates() -> None:
     p = problem(n=400, k=60)
     p.queries[0] = float("nan")
-    assert all(loss.isnan() for loss in kernels.snn_loss(p.queries, p.supports, p.labels))
+    assert all(loss.isnan() for loss in kernels.snn_loss(p.queries, p.supports, p.labels)[:2])
 
 
 @pytest.mark.parametrize(
@@ -82,7 +94,8 @@ def test_torch_compile() -> None:
     p = problem(n=400, k=60)
 
     def total(queries: torch.Tensor) -> torch.Tensor:
-        return sum(kernels.snn_loss(queries, p.supports, p.labels, num_classes=7))  # type: ignore[return-value]
+        loss = kernels.snn_loss(queries, p.supports, p.labels, num_classes=7)
+        return loss.cross_entropy + loss.minus_entropy
 
     grads = []
     for function in (total, torch.compile(total, fullgraph=True, backend="aot_eager")):

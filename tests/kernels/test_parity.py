@@ -114,10 +114,10 @@ def test_gradcheck(
     name: str, limit: int, temperature: float, soft: bool, smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from nncsl import kernels
-    from nncsl.kernels import sweep, whole
+    from nncsl.kernels.blockwise import block_loop, whole
 
     monkeypatch.setattr(whole, "LIMIT", limit)
-    monkeypatch.setattr(sweep, "BLOCK_ELEMENTS", 64)
+    monkeypatch.setattr(block_loop, "BLOCK_ELEMENTS", 64)
     p = problem(n=5, k=70, classes=4, dim=3, dtype=torch.float64, soft=soft, masked=True)
     options = {**p.options, "temperature": temperature, "smoothing": smoothing, "backend": "blockwise"}
 

@@ -1,0 +1,52 @@
+"""What the back ends are given: one tuple, so that a new argument is added in one place."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+COLDEST_WITHOUT_MAXIMUM = 1 / 40  # exp(1 / temperature) and the products with it stay far inside fp32
+
+
+class Problem(NamedTuple):
+    """Queries to be classified by labeled supports; the arguments were checked."""
+
+    queries: Tensor  # [N, D]
+    supports: Tensor  # [K, D]
+    labels: Tensor  # [K] int64 in [0, C), or [K, C] floating class weights
+    mask: Tensor | None  # [K] bool, True where the support is used
+    num_classes: int
+    temperature: float
+    smoothing: float
+
+    @property
+    def device(self) -> torch.device:
+        return self.queries.device
+
+    @property
+    def cold(self) -> bool:
+        """Whether a maximum has to be subtracted from the logits before the exponential."""
+        return self.temperature < COLDEST_WITHOUT_MAXIMUM
+
+    def to(self, dtype: torch.dtype) -> "Problem":
+        """Return the same with vectors of another type."""
+        return self._replace(queries=self.queries.to(dtype), supports=self.supports.to(dtype))
+
+    def needs_grad(self) -> tuple[bool, bool]:
+        """Return whether the queries and whether the supports are to be differentiated."""
+        enabled = torch.is_grad_enabled()
+        return enabled and self.queries.requires_grad, enabled and self.supports.requires_grad
+
+
+class Forward(NamedTuple):
+    """What `snn_forward` of a streaming back end gives, and sees again in its `snn_backward`."""
+
+    probabilities: Tensor  # [N, C]
+    state: Tensor  # whatever this back end needs
+    kept: Tensor  # the exponentials [K, N], or empty
+
+
+def working_dtype(*problems: Problem) -> torch.dtype:
+    """Return fp64 if any vectors are fp64, else fp32: lower precisions are for storage only."""
+    vectors = [x for problem in problems for x in (problem.queries, problem.supports)]
+    return torch.float64 if any(x.dtype == torch.float64 for x in vectors) else torch.float32
