@@ -24,7 +24,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from nncsl import accounting, passes, teachers
+from nncsl import accounting, passes
 from nncsl.files import write_table
 from nncsl.runs import find_device
 
@@ -143,17 +143,17 @@ def take_step(way: Way, options: argparse.Namespace) -> dict[str, Any]:
         task = 4 if way.phase == "later" else 0
         bench = StepBench(options, folder, task=task, how=how, precision=way.precision)
         device = bench.run.device
-        teacher: teachers.Teacher = bench.teacher(way.teacher) if task else teachers.NoTeacher()
+        bench.teacher(way.teacher)  # made before the measurement: its sweep is no part of a step
         accounting.forget_peak(device)
         before = accounting.in_use(device)
         began = time.process_time()
-        seconds = bench.step(teacher, until="student backward")
+        seconds = bench.step(way.teacher, until="student backward")
         cpu_seconds = time.process_time() - began
         peak = accounting.process_peak(device)
     return {
         "seconds": round(sum(seconds.values()), 3),
         "cpu_seconds": round(cpu_seconds, 3),
-        "activations": peak - before - accounting.gradient_bytes(bench.network),
+        "activations": peak - before - accounting.gradient_bytes(bench.method),
         "peak": peak,
         "before": before,
         "device": device.type,

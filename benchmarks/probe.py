@@ -21,10 +21,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from nncsl import evaluation, teachers
+from nncsl import evaluation, networks
 from nncsl.data.rng import permutation, stream_key
 from nncsl.files import write_table
-from nncsl.networks import Network
+from nncsl.methods.base import Method
 from nncsl.runs import reopen
 
 from .provenance import current_commit
@@ -55,13 +55,13 @@ def main(argv: list[str] | None = None) -> int:
 def probe(folder: Path, count: int) -> Row:
     """One run's row."""
     trained = reopen(folder)
-    source, network, device = trained.source, trained.network, trained.device
+    source, method, device = trained.source, trained.method, trained.device
     policy = trained.config.views
     order = permutation(stream_key(0, "probe"), len(source.train_labels))
     known, tested = np.sort(order[:count]), np.arange(len(source.test))
-    fitted = evaluation.answers(network, source.train, known, policy, device, features)
-    asked = evaluation.answers(network, source.test, tested, policy, device, features)
-    projections = evaluation.answers(network, source.test, tested, policy, device, teachers.unit_projections)
+    fitted = evaluation.answers(method, source.train, known, policy, device, features)
+    asked = evaluation.answers(method, source.test, tested, policy, device, features)
+    projections = evaluation.answers(method, source.test, tested, policy, device, projections_of)
     accuracy = linear_accuracy(fitted, source.train_labels[known], asked, source.test_labels)
     summary = json.loads((folder / "summary.json").read_text())
     return {
@@ -75,8 +75,12 @@ def probe(folder: Path, count: int) -> Row:
     }
 
 
-def features(network: Network, images: Tensor) -> Tensor:
-    return network(images).features
+def features(method: Method, images: Tensor) -> Tensor:
+    return method.network(images).features
+
+
+def projections_of(method: Method, images: Tensor) -> Tensor:
+    return networks.unit_projections(method.network, images)
 
 
 def linear_accuracy(known: Tensor, labels: np.ndarray, asked: Tensor, expected: np.ndarray) -> float:

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +22,19 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from nncsl import accounting, config, engine, methods, networks, optim, passes, teachers
-from nncsl.batches import Batches
+from nncsl.batches import Moment
 from nncsl.config import build
 from nncsl.data.images import ArrayImages
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, split_tasks
 from nncsl.files import write_text
-from nncsl.methods.base import Classes
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
 from nncsl.runs import find_device
-from nncsl.teachers.bank import Teaching
+from nncsl.teachers import NoTeacher, Surroundings
 from nncsl.terminal import Interruption, Reporter
 from nncsl.version import versions
 
@@ -60,8 +61,8 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         if options.only:
             bench = StepBench(options, Path(folder))
-            bench.step(bench.teacher(options.only))
-            bench.step(bench.teacher(options.only))
+            bench.step(options.only)
+            bench.step(options.only)
             print(accounting.process_peak(bench.run.device))
             return 0
         report = measure(options, StepBench(options, Path(folder)))
@@ -93,65 +94,61 @@ class StepBench:
         source = Source("cifar10", array, labels, array, labels, tuple("0123456789"))
         tasks = split_tasks(source, tasks=5, labels=self.config.labels, seed=0)
         device = find_device(options.device)
-        self.run = engine.Run(self.config, source, tasks, folder, device, Reporter(5, 1, quiet=True))
+        self.run = engine.Run(self.config, source, tasks, folder, device, Reporter(5, quiet=True))
         remembered = np.concatenate([np.zeros(0, np.int64), *(earlier.labeled for earlier in tasks[:task])])
         self.state = RunState(task=task, memory=Memory(remembered, labels[remembered]))
-        self.stream = Stream(source, tasks)
-        self.task = self.stream.begin(task, remembered, self.state.memory.unlabeled)
-        self.classes = Classes(tasks[task].classes, tuple(range(2 * task)), 10)
-        self.network = engine.build_network(self.config, source).to(device)
-        networks.set_mode(self.network, training=True, freeze_batchnorm=task > 0)
-        self.forward = passes.forward(self.network, how)
-        self.optimizer = optim.build(self.network, self.config)
-        self.views = engine.view_renderer(self.run, self.stream, task)
-        self.batches = Batches(self.task, self.state.memory, self.stream, self.config)
-        self.method = methods.find("nncsl")
+        self.setup = engine.set_up(self.run, Stream(source, tasks), self.state.memory, task)
+        self.method = methods.build(self.config, source.num_classes).to(device)
+        (self.phase,) = self.method.phases(self.setup.task)
+        (self.optimizer,) = self.method.begin(self.phase, self.setup.task)
+        self.method.mode(self.phase, self.setup.task)
+        self.forward = passes.forward(self.method.network, how)
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.steps_done = 0
-        c, r = self.config, self.run
-        keeper = (c, r.source, self.network, folder, device, r.reporter, Interruption())
-        self.teaching = Teaching(*keeper, distills=True)
-        self._bank_teacher: teachers.Teacher | None = None
-        self._model_teacher: teachers.Teacher | None = None
+        self._teachers: dict[str, teachers.Teacher] = {}
 
     def teacher(self, mode: str) -> teachers.Teacher:
-        """Made once; only the model teacher makes a second network."""
-        if mode == "model":
-            self._model_teacher = self._model_teacher or teachers.ModelTeacher(self.network, teachers.unit_projections)
-            return self._model_teacher
-        if self._bank_teacher is None:
-            self._bank_teacher = self.teaching.begin(self.state, self.task, self.views, None)
-        return self._bank_teacher
+        """Made once; only the copied teacher makes a second network."""
+        if mode not in self._teachers:
+            config = replace(self.config, teacher_mode=mode)  # type: ignore[arg-type]
+            run, task = self.run, self.setup.task
+            around = Surroundings(config, "", run.folder, run.device, run.reporter, Interruption())
+            self._teachers[mode] = teachers.open_teacher(self.method, around)
+            asks = self.method.asks(self.phase, task, self.state.memory)
+            self._teachers[mode].begin(asks, self.phase, task, self.setup.render, self.state, None)
+        return self._teachers[mode]
 
-    def step(self, teacher: teachers.Teacher, until: str = PHASES[-1]) -> dict[str, float]:
-        """Seconds of each phase of one step, the last one being ``until``: the backward pass or the optimizer."""
+    def step(self, mode: str, until: str = PHASES[-1]) -> dict[str, float]:
+        """Seconds of each part of one step, the last one being ``until``: the backward pass or the optimizer."""
+        # Both teachers on the same views: the bank's, where there is one.
+        teacher, pool = self.teacher(mode), self._teachers.get("features", NoTeacher()).pool(0)
         self.seconds = dict.fromkeys(PHASES, 0.0)
-        number = self.steps_done % self.batches.steps_per_epoch
+        number = self.steps_done % self.phase.steps
         self.steps_done += 1
-        with self.phase("data"):
-            pool = self.teaching._pool(0)  # both teachers on the same views
-            batch = self.batches.draw(0, number, pool)
-            pixels = teachers.Pixels(self.views(batch.large), self.views(batch.small), self.views(batch.supports))
-        lower = networks.autocast(self.config.precision, self.run.device)
-        with self.phase("teacher"), lower:
-            targets = teacher.targets(batch, pixels)
-        with self.phase("student forward"), lower:
-            share = self.method.backbone_share(self.config)
-            student = engine.embed(self.network, self.forward, pixels, batch, self.classes, share)
-        with self.phase("losses"):
-            total = self.method.losses(student, batch, targets, self.classes, self.config).total
-        with self.phase("student backward"):
-            self.optimizer.zero_grad(set_to_none=True)
+        with self.timed("data"):
+            now = Moment(0, 0, number, number, pool)
+            seen = engine.look(self.method, self.setup, self.phase, now, NoTeacher(), self._forward)
+        with self.timed("teacher"):
+            seen = seen._replace(targets=teacher.targets(seen.batch, seen.pixels))
+        with self.timed("losses"), networks.autocast(self.config.precision, self.run.device):
+            total = self.method.losses(seen).total
+        self.seconds["losses"] -= self.seconds["student forward"]  # which was a part of it
+        with self.timed("student backward"):
+            self.method.zero_grad(set_to_none=True)
             total.backward()
         if until != PHASES[-1]:
             return self.seconds
-        with self.phase("optimizer"):
-            optim.set_learning_rate(self.optimizer, self.config, 0, 19)
+        with self.timed("optimizer"):
+            optim.set_rates([self.optimizer], self.phase.rate(0.0))
             self.optimizer.step()
         return self.seconds
 
+    def _forward(self, pixels: Tensor) -> networks.Outputs:
+        with self.timed("student forward"):
+            return self.forward(pixels)
+
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def timed(self, name: str) -> Iterator[None]:
         self._synchronize()
         began = time.perf_counter()
         yield
@@ -169,7 +166,7 @@ def measure(options: argparse.Namespace, bench: StepBench) -> dict[str, Any]:
     steps: dict[str, list[dict[str, float]]] = {mode: [] for mode in modes}
     for turn in range(options.repeats + 1):
         for mode in modes:
-            taken = bench.step(bench.teacher(mode))
+            taken = bench.step(mode)
             if turn:  # the first one warms up
                 steps[mode].append(taken)
     ratios = [sum(m.values()) / sum(f.values()) for f, m in zip(steps["features"], steps["model"], strict=True)]
@@ -196,7 +193,7 @@ def measure(options: argparse.Namespace, bench: StepBench) -> dict[str, Any]:
         "share_of_step": share,
         "peak_bytes": peaks,
         "peak_bytes_saved": peaks["model"] - peaks["features"],
-        "teacher_weights_bytes": networks.nbytes(bench.network),
+        "teacher_weights_bytes": networks.nbytes(bench.method),
     }
 
 

@@ -8,7 +8,6 @@ benchmarks/results/throughput.json. Every figure is the best of several: what th
 import argparse
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,18 +17,19 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from nncsl import config, engine, methods, networks, optim
-from nncsl.batches import Batches, Pool
+from nncsl import config, engine, methods, networks
+from nncsl.batches import Moment
 from nncsl.config import Config, NetworkConfig
 from nncsl.data.images import ArrayImages
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, split_tasks
 from nncsl.files import write_text
-from nncsl.methods.base import Classes
+from nncsl.networks import Outputs
 from nncsl.replay import Memory
-from nncsl.teachers import Pixels
+from nncsl.teachers import NoTeacher
 from nncsl.terminal import Reporter
 from nncsl.version import versions
 
@@ -130,26 +130,29 @@ def step_parts(settings: Config, data_dir: Path | None, repeats: int) -> dict[st
     source = Source("cifar10", array, labels, array, labels, tuple("0123456789"))
     settings = replace(settings, labels="40/class", unlabelled_fraction=1.0)
     tasks = split_tasks(source, tasks=5, labels=settings.labels, seed=0)
-    stream = Stream(source, tasks)
-    task = stream.begin(0, Memory().ids, Memory().unlabeled)
-    batches = Batches(task, Memory(), stream, settings)
-    network = engine.build_network(settings, source)
-    optimizer, method = optim.build(network, settings), methods.find("nncsl")
-    classes = Classes(task.classes, (), source.num_classes)
-    with tempfile.TemporaryDirectory() as folder:
-        run = engine.Run(settings, source, tasks, Path(folder), torch.device("cpu"), Reporter(5, 1, quiet=True))
-        views = engine.view_renderer(run, stream, 0)
+    run = engine.Run(settings, source, tasks, Path(), torch.device("cpu"), Reporter(5, quiet=True))
+    setup = engine.set_up(run, Stream(source, tasks), Memory(), 0)
+    method = methods.build(settings, source.num_classes)
+    (phase,) = method.phases(setup.task)
+    (optimizer,) = method.begin(phase, setup.task)
+    method.mode(phase, setup.task)
     times: dict[str, list[float]] = {part: [] for part in ("views", "forward", "losses", "backward", "optimizer")}
     for _ in range(repeats + 1):
         moments = [time.perf_counter()]
-        batch = batches.draw(0, 0, Pool())
-        pixels = Pixels(views(batch.large), views(batch.small), views(batch.supports))
+        passed = 0.0
+
+        def forward(pixels: Tensor) -> Outputs:
+            nonlocal passed
+            began = time.perf_counter()
+            outputs = method.network(pixels)
+            passed += time.perf_counter() - began
+            return outputs
+
+        seen = engine.look(method, setup, phase, Moment(0, 0, 0, 0), NoTeacher(), forward)
         moments.append(time.perf_counter())
-        student = engine.embed(network, network, pixels, batch, classes, method.backbone_share(settings))
-        moments.append(time.perf_counter())
-        total = method.losses(student, batch, None, classes, settings).total
-        moments.append(time.perf_counter())
-        optimizer.zero_grad(set_to_none=True)
+        total = method.losses(seen).total
+        moments += [moments[-1] + passed, time.perf_counter()]
+        method.zero_grad(set_to_none=True)
         total.backward()
         moments.append(time.perf_counter())
         optimizer.step()
@@ -157,7 +160,7 @@ def step_parts(settings: Config, data_dir: Path | None, repeats: int) -> dict[st
         for part, begin, end in zip(times, moments, moments[1:], strict=False):
             times[part].append(1e3 * (end - begin))
     parts = {f"{part}_ms": min(values[1:]) for part, values in times.items()}
-    return {**parts, "views_per_second": batch.views / sum(parts.values()) * 1e3}
+    return {**parts, "views_per_second": seen.views / sum(parts.values()) * 1e3}
 
 
 def show(report: dict[str, Any]) -> None:

@@ -1,7 +1,9 @@
-"""What each step sees: images, labels and view slots, as a pure function of (seed, task, epoch, step)."""
+"""What each step sees: images, labels and view slots, as a pure function of (seed, task, phase, epoch, step)."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from nncsl.data.views import make_views
 from nncsl.replay import Memory
 
 LABELED_VIEWS = 2
+_PHASE_MOMENTS = 1 << 24  # more than a phase has steps: fresh views of a later phase are other ones
 
 
 @dataclass(frozen=True)
@@ -28,159 +31,193 @@ class ViewKeys:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def rows(self, chosen: np.ndarray) -> "ViewKeys":
+        """Return those of the chosen rows (bool or int)."""
+        return ViewKeys(self.kind, self.ids[chosen], self.slots[chosen])
+
 
 @dataclass(frozen=True)
-class Batch:
-    """One step. Unlabeled views are view-major: all images' first view, then all second ones, ...
+class Group:
+    """Views that belong together: their keys, labels int64 [n] (None: hidden), and bool [n], which show old classes.
 
-    old: bool [K], which supports belong to earlier tasks; replayed: bool [N], which unlabeled images do.
+    Several views of the same images are view-major: all images' first view, then all second ones, ...
     """
 
-    large: ViewKeys
-    small: ViewKeys
-    supports: ViewKeys
-    labels: Tensor
+    keys: ViewKeys
+    labels: Tensor | None
     old: np.ndarray
-    replayed: np.ndarray
 
-    @property
-    def views(self) -> int:
-        """How many images the network sees in this step."""
-        return len(self.large) + len(self.small) + len(self.supports)
+    def __len__(self) -> int:
+        return len(self.keys)
 
-    @property
-    def old_supports(self) -> ViewKeys:
-        return ViewKeys("support", self.supports.ids[self.old], self.supports.slots[self.old])
+
+Batch = dict[str, Group]
+# Pixels of views, by their keys: float32 [n, C, size, size].
+Render = Callable[[ViewKeys], Tensor]
 
 
 @dataclass(frozen=True)
 class Pool:
-    """The view slots that exist; no sets mean fresh views for ever.
+    """The view slots that can be asked about, where answers are stored; views of everything else are always fresh.
 
-    Labeled images have sets of their own: they are few and every step shows them, so they can and should have more.
+    sizes: slots per image, by kind; images: whose, by kind; replaced: how often all slots were exchanged for new ones.
     """
 
-    sets: int = 0
-    support_sets: int = 0
-    replaced: int = 0  # how often all sets were exchanged for new ones
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    images: Mapping[str, np.ndarray] = field(default_factory=dict)
+    replaced: int = 0
 
-    def slots(self, kind: str, views: int) -> np.ndarray:
-        """All slots of a kind that has ``views`` views per step."""
-        size = views * (self.support_sets if kind == "support" else self.sets)
+    def slots(self, kind: str) -> np.ndarray:
+        """Return all slots that an image has in this kind."""
+        size = self.sizes.get(kind, 0)
         return np.arange(size) + self.replaced * size
 
 
-class Batches:
-    """Draws the batches of one task."""
+class Moment(NamedTuple):
+    """A step's place: phase of the task, epoch of the phase, step of the epoch; number counts steps of the phase."""
 
-    def __init__(self, task: Task, memory: Memory, stream: Stream, config: Config) -> None:
-        self._task = task
-        self._seed = config.seed
-        self._policy = config.views
+    phase: int
+    epoch: int
+    step: int
+    number: int
+    pool: Pool = Pool()
+
+
+class Draws:
+    """Chooses images and views for the steps of one task; a method puts its batches together from what this gives."""
+
+    def __init__(self, task: Task, memory: Memory, config: Config) -> None:
+        self._task, self._seed, self._policy = task, config.seed, config.views
         self._per_class = config.labelled_per_class
-        self._labeled_batch = config.labelled_batch
         self._unlabeled = np.concatenate([task.unlabeled, memory.unlabeled])
-        self._replayed = np.arange(len(self._unlabeled)) >= len(task.unlabeled)
+        self._old = np.arange(len(self._unlabeled)) >= len(task.unlabeled)
         self._batch = min(config.unlabelled_batch, len(self._unlabeled))
         self.steps_per_epoch = len(self._unlabeled) // self._batch
-        ids = np.concatenate([task.labeled, memory.ids])
-        self._old_ids = set(memory.ids.tolist())
-        labels = stream.labels(ids)
-        self._by_class = {int(label): np.sort(ids[labels == label]) for label in np.unique(labels)}
+        ids, labels = np.concatenate([task.labeled, memory.ids]), np.concatenate([task.labels, memory.labels])
+        self._labeled, first = np.unique(ids, return_index=True)
+        self._labels = labels[first]
+        self._by_class = {int(label): self._labeled[self._labels == label] for label in np.unique(labels)}
+        self._remembered = np.sort(memory.ids)
 
-    def draw(self, epoch: int, step: int, pool: Pool) -> Batch:
-        """Unlabeled images by an epoch permutation (drop last); ``per_class`` labeled images of every class."""
-        chosen = self._order(epoch)[step * self._batch : (step + 1) * self._batch]
-        now = epoch * self.steps_per_epoch + step
-        supports, labels, old = self._supports(now, pool)
-        unlabeled = self._unlabeled[chosen]
-        return Batch(
-            large=self._views("large", unlabeled, self._policy.large.count, epoch, pool),
-            small=self._views("small", unlabeled, self._policy.small.count, epoch, pool),
-            supports=supports,
-            labels=torch.from_numpy(labels),
-            old=old,
-            replayed=self._replayed[chosen],
-        )
+    def unlabeled(self, now: Moment) -> tuple[np.ndarray, np.ndarray]:
+        """Return the step's images by an epoch permutation (drop last), and bool [n], which are remembered ones."""
+        chosen = self._order(now.phase, now.epoch)[now.step * self._batch : (now.step + 1) * self._batch]
+        return self._unlabeled[chosen], self._old[chosen]
 
-    def draw_labeled(self, epoch: int, step: int, *, replay: bool) -> Batch:
-        """A plain supervised batch: images of the task, and as many of the memory, one fresh view each."""
-        now = epoch * self.steps_per_epoch + step
-        parts = [self._uniform(self._task.labeled, "stream", now, self._labeled_batch)]
-        if replay and self._old_ids:
-            parts.append(self._uniform(np.array(sorted(self._old_ids)), "memory", now, len(parts[0])))
-        ids = np.concatenate(parts)
-        label_of = {int(i): label for label, members in self._by_class.items() for i in members}
-        nothing = ViewKeys("large", ids[:0], ids[:0])
-        return Batch(
-            large=nothing,
-            small=nothing,
-            supports=ViewKeys("support", ids, np.full(len(ids), now)),
-            labels=torch.tensor([label_of[int(i)] for i in ids]),
-            old=np.isin(ids, list(self._old_ids)),
-            replayed=np.zeros(0, dtype=bool),
-        )
+    def unlabeled_views(self, now: Moment) -> Batch:
+        """Return the preset's large and small views of the step's unlabeled images."""
+        ids, old = self.unlabeled(now)
+        moments = np.full(len(ids), now.epoch)  # an image comes once in an epoch
+        kinds = [kind for kind in ("large", "small") if self.views_per_step(kind)]
+        return {kind: self.views(kind, ids, now, moments=moments, old=old) for kind in kinds}
 
-    @lru_cache(maxsize=1)  # noqa: B019 - one epoch's order; it dies with the task
-    def _order(self, epoch: int) -> np.ndarray:
-        return permutation(stream_key(self._seed, "epoch", self._task.index, epoch), len(self._unlabeled))
+    def supports(self, now: Moment) -> Group:
+        """Return ``labelled_per_class`` images of every class seen, in two views each.
 
-    def _supports(self, now: int, pool: Pool) -> tuple[ViewKeys, np.ndarray, np.ndarray]:
-        """Classes stay balanced: one with fewer than ``per_class`` images shows them again in other views."""
-        keys = [stream_key(self._seed, "supports", self._task.index, label, now) for label in self._by_class]
+        Classes stay balanced: one with fewer images shows them again in other views.
+        """
+        keys = [self._key("supports", now, label, now.number) for label in self._by_class]
         orders = permutations(keys, [len(members) for members in self._by_class.values()])
         picks = np.arange(self._per_class)
         ids, turns = [], []
         for members, order in zip(self._by_class.values(), orders, strict=True):
             ids.append(members[order[picks % len(members)]])
             turns.append(picks // len(members))
-        all_ids, all_turns = np.concatenate(ids), np.concatenate(turns)
-        labels = np.repeat(list(self._by_class), self._per_class)
-        old = np.isin(all_ids, list(self._old_ids))
-        moment = now * self._per_class + all_turns
-        fresh = self._slots("support", all_ids, moment, LABELED_VIEWS, Pool())
-        # Only what the teacher must know comes from its pool: supports of the current task always are fresh.
-        pooled = self._slots("support", all_ids, moment, LABELED_VIEWS, pool)
-        slots = np.where(old[:, None], pooled, fresh).T.reshape(-1)
-        supports = ViewKeys("support", np.tile(all_ids, LABELED_VIEWS), slots)
-        return supports, np.tile(labels, LABELED_VIEWS), np.tile(old, LABELED_VIEWS)
+        moments = now.number * self._per_class + np.concatenate(turns)
+        return self.labeled_views("support", np.concatenate(ids), now, moments=moments)
 
-    def _views(self, kind: str, ids: np.ndarray, views: int, epoch: int, pool: Pool) -> ViewKeys:
-        slots = self._slots(kind, ids, np.full(len(ids), epoch), views, pool)
-        return ViewKeys(kind, np.tile(ids, views), slots.T.reshape(-1))
+    def labeled(self, now: Moment, size: int) -> np.ndarray:
+        """Return ``size`` labeled images of the task, drawn without replacement; fewer where there are fewer."""
+        return self._uniform(self._task.labeled, "stream", now, size)
 
-    def _slots(self, kind: str, ids: np.ndarray, moment: np.ndarray, views: int, pool: Pool) -> np.ndarray:
-        """[n, views] different slots per image: the moment's own ones, or a random choice from the pool."""
-        have = pool.slots(kind, views)
+    def remembered(self, now: Moment, size: int, *, draw: str = "memory") -> np.ndarray:
+        """Return ``size`` images of the memory, drawn likewise; ``draw`` names one of several draws of a step."""
+        return self._uniform(self._remembered, draw, now, size)
+
+    def labeled_views(
+        self, kind: str, ids: np.ndarray, now: Moment, count: int | None = None, moments: np.ndarray | None = None
+    ) -> Group:
+        """Return views of labeled images with their labels."""
+        labels = self._labels[np.searchsorted(self._labeled, ids)]
+        group = self.views(kind, ids, now, count, moments, np.isin(labels, self._task.old))
+        return replace(group, labels=torch.from_numpy(np.tile(labels, len(group) // max(1, len(ids)))))
+
+    def views(
+        self,
+        kind: str,
+        ids: np.ndarray,
+        now: Moment,
+        count: int | None = None,
+        moments: np.ndarray | None = None,
+        old: np.ndarray | None = None,
+    ) -> Group:
+        """Return ``count`` views of each image (default: as many as a step has of that kind), labels hidden.
+
+        moments: int64 [n], what fresh views depend on besides the image (default: the number of the step).
+        """
+        count = self.views_per_step(kind) if count is None else count
+        moments = np.full(len(ids), now.number) if moments is None else moments
+        slots = self._slots(kind, ids, now, moments, count).T.reshape(-1)
+        old = np.zeros(len(ids), dtype=bool) if old is None else old
+        return Group(ViewKeys(kind, np.tile(ids, count), slots), None, np.tile(old, count))
+
+    def views_per_step(self, kind: str) -> int:
+        """Return how many views of an image a step has by default."""
+        return views_per_step(self._policy, kind)
+
+    @lru_cache(maxsize=1)  # noqa: B019 - one epoch's order; it dies with the task
+    def _order(self, phase: int, epoch: int) -> np.ndarray:
+        return permutation(self._key("epoch", Moment(phase, 0, 0, 0), epoch), len(self._unlabeled))
+
+    def _slots(self, kind: str, ids: np.ndarray, now: Moment, moments: np.ndarray, count: int) -> np.ndarray:
+        """[n, count] different slots per image: the moment's own ones, or a random choice from the pool."""
+        if kind == "plain":
+            return np.zeros((len(ids), count), np.int64)
+        fresh = (moments + now.phase * _PHASE_MOMENTS)[:, None] * count + np.arange(count)
+        have = now.pool.slots(kind)
         if not len(have):
-            return moment[:, None] * views + np.arange(views)
-        key = stream_key(self._seed, "slots", self._task.index, kind)
-        u = uniforms(key, ids, moment, draws=max(views, 1))
-        picks = np.zeros((len(ids), views), np.int64)
-        for k in range(views):
+            return fresh
+        if count > len(have):
+            raise ValueError(f"{count} different views of kind {kind!r}: the pool has {len(have)} of an image")
+        u = uniforms(self._key("slots", now, kind), ids, moments, draws=max(count, 1))
+        picks = np.zeros((len(ids), count), np.int64)
+        for k in range(count):
             pick = (u[:, k] * (len(have) - k)).astype(np.int64)
             for earlier in np.sort(picks[:, :k], axis=1).T:
                 pick += pick >= earlier
             picks[:, k] = pick
-        return have[picks]
+        return np.where(np.isin(ids, now.pool.images[kind])[:, None], have[picks], fresh)
 
-    def _uniform(self, ids: np.ndarray, name: str, now: int, size: int) -> np.ndarray:
-        order = permutation(stream_key(self._seed, name, self._task.index, now), len(ids))
-        return ids[order[:size]]
+    def _uniform(self, ids: np.ndarray, name: str, now: Moment, size: int) -> np.ndarray:
+        return ids[permutation(self._key(name, now, now.number), len(ids))[:size]]
+
+    def _key(self, name: str, now: Moment, *parts: int | str) -> int:
+        """The first phase has no name in the key: most methods have one phase, and recorded runs keep their draws."""
+        later = ("phase", now.phase) if now.phase else ()
+        return stream_key(self._seed, name, self._task.index, *parts, *later)
 
 
-def render(keys: ViewKeys, stream: Stream, policy: ViewPolicy, *, seed: int, task: int, device: torch.device) -> Tensor:
-    """The pixels of views: float32 [n, C, size, size]."""
-    distinct, rows = np.unique(keys.ids, return_inverse=True)
-    images = stream.gather(distinct)
-    return make_views(
-        images.pixels[rows],
-        keys.ids,
-        keys.slots,
-        policy=policy,
-        kind=keys.kind,
-        seed=seed,
-        task=task,
-        sizes=None if images.sizes is None else images.sizes[rows],
-        device=device,
-    )
+def views_per_step(policy: ViewPolicy, kind: str) -> int:
+    """Return how many views of an image a step has, by the policy for its own kinds, else one."""
+    return {"large": policy.large.count, "small": policy.small.count, "support": LABELED_VIEWS}.get(kind, 1)
+
+
+def renderer(stream: Stream, policy: ViewPolicy, *, seed: int, task: int, device: torch.device) -> Render:
+    """Return the function from keys to pixels, for a task."""
+
+    def render(keys: ViewKeys) -> Tensor:
+        distinct, rows = np.unique(keys.ids, return_inverse=True)
+        images = stream.gather(distinct)
+        return make_views(
+            images.pixels[rows],
+            keys.ids,
+            keys.slots,
+            policy=policy,
+            kind=keys.kind,
+            seed=seed,
+            task=task,
+            sizes=None if images.sizes is None else images.sizes[rows],
+            device=device,
+        )
+
+    return render

@@ -1,41 +1,41 @@
 """Accuracy on the test set: eval mode, plain images, no state changed."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nncsl import networks
 from nncsl.data.policy import ViewPolicy
 from nncsl.data.sources import Images, Source
 from nncsl.data.tasks import Task
 from nncsl.data.views import plain
-from nncsl.networks import Network, mask_unseen
+from nncsl.methods.base import Method
+from nncsl.networks import mask_unseen
 from nncsl.passes import inference_batch
 
 
 def answers(
-    network: Network,
+    method: Method,
     images: Images,
     ids: np.ndarray,
     policy: ViewPolicy,
     device: torch.device,
-    answer: Callable[[Network, Tensor], Tensor],
+    answer: Callable[[Any, Tensor], Tensor],
 ) -> Tensor:
-    """``answer`` of the network on plain images, on the host: [n, ...]. Modes and statistics stay as they were."""
-    was_training = [module.training for module in network.modules()]
-    network.eval()
-    collected = []
-    size = inference_batch(network, policy.large.size)
-    with torch.no_grad():
-        for start in range(0, len(ids), size):
-            batch = images.gather(ids[start : start + size])
-            collected.append(
-                answer(network, plain(batch.pixels, policy, sizes=batch.sizes, device=device)).float().cpu()
-            )
-    for module, training in zip(network.modules(), was_training, strict=True):
-        module.training = training
-    return torch.cat(collected)
+    """Return ``answer(method, pixels)`` on plain images, on the host: [n, ...]. No mode or statistic changes."""
+    size = inference_batch(method.network, policy.large.size)
+    with networks.evaluating(method):
+        parts = [ids[start : start + size] for start in range(0, len(ids), size)]
+        return torch.cat([answer(method, plain_images(images, part, policy, device)).float().cpu() for part in parts])
+
+
+def plain_images(images: Images, ids: np.ndarray, policy: ViewPolicy, device: torch.device) -> Tensor:
+    """Return images as evaluation sees them: [n, C, size, size]."""
+    batch = images.gather(ids)
+    return plain(batch.pixels, policy, sizes=batch.sizes, device=device)
 
 
 def accuracy_by_task(logits: Tensor, labels: Tensor, tasks: tuple[Task, ...], seen: Tensor | None) -> list[float]:
@@ -50,21 +50,27 @@ def percent(predicted: Tensor, labels: Tensor, classes: tuple[int, ...]) -> floa
     return 100.0 * (predicted[chosen] == labels[chosen]).double().mean().item()
 
 
-def test_logits(network: Network, source: Source, policy: ViewPolicy, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Logits [n, C] over all classes and labels [n] of the whole test set."""
-    logits, _, labels = test_outputs(network, source, policy, device)
-    return logits, labels
+def test_scores(method: Method, source: Source, policy: ViewPolicy, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the method's scores [n, C] over all classes and the labels [n] of the whole test set."""
+    everything = np.arange(len(source.test))
+    scores = answers(method, source.test, everything, policy, device, lambda m, x: m.predict(x))
+    return scores, torch.from_numpy(source.test_labels)
 
 
-def test_outputs(
-    network: Network, source: Source, policy: ViewPolicy, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits [n, C] over all classes, projections [n, D] and labels [n] of the whole test set, from one pass."""
+def accuracy_ahead(scores: Tensor, labels: Tensor, task: Task) -> float | None:
+    """Return percent correct on a task that is still to come, all classes possible; None where it has no scores."""
+    if not bool(torch.isfinite(scores[:, list(task.classes)]).any()):
+        return None
+    return percent(scores.argmax(dim=1), labels, task.classes)
 
-    def both(net: Network, images: Tensor) -> Tensor:
-        outputs = net(images)
-        return torch.cat([net.head(outputs.features), outputs.projections], dim=1)
 
-    answered = answers(network, source.test, np.arange(len(source.test)), policy, device, both)
-    logits, projections = answered.split([source.num_classes, answered.shape[1] - source.num_classes], dim=1)
-    return logits, projections, torch.from_numpy(source.test_labels)
+def untrained_accuracy(
+    method: Method, source: Source, tasks: tuple[Task, ...], policy: ViewPolicy, device: torch.device
+) -> list[float]:
+    """Return percent correct on each task by the head before any training: what forward transfer is measured from."""
+
+    def head(m: Method, images: Tensor) -> Tensor:
+        return networks.head_logits(m.network, images)
+
+    logits = answers(method, source.test, np.arange(len(source.test)), policy, device, head)
+    return accuracy_by_task(logits, torch.from_numpy(source.test_labels), tasks, seen=None)

@@ -15,12 +15,14 @@ def average_incremental_accuracy(seen_accuracy: Sequence[float]) -> float:
     return _mean(seen_accuracy)
 
 
-def forward_transfer(ahead: Sequence[float], untrained: Sequence[float]) -> float:
+def forward_transfer(ahead: Sequence[float | None], untrained: Sequence[float]) -> float | None:
     """FWT: mean over i >= 2 of R[i-1][i] - r[i], unseen classes' logits unmasked in both.
 
-    ahead: R[i-1][i] for i = 2..T; untrained: r[i] of a randomly initialized network for the same i.
+    ahead: R[i-1][i] for i = 2..T; untrained: r[i] of a randomly initialized network for the same i. None where the
+    method can't judge classes that it has not seen.
     """
-    return _mean([a - r for a, r in zip(ahead, untrained, strict=True)])
+    known = [a - r for a, r in zip(ahead, untrained, strict=True) if a is not None]
+    return _mean(known) if len(known) == len(ahead) else None
 
 
 def backward_transfer(matrix: Matrix) -> float:

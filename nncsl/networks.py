@@ -1,6 +1,7 @@
 """The one network: a residual backbone, the projector that nearest neighbours are found in, and a linear head."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -38,7 +39,7 @@ class Block(nn.Module):
 class Network(nn.Module):
     """Images [n, C, H, W] to features and projections; ``head`` turns features into logits over all classes."""
 
-    def __init__(self, config: NetworkConfig, channels: int, num_classes: int, *, feature_map: bool = False) -> None:
+    def __init__(self, config: NetworkConfig, channels: int, num_classes: int) -> None:
         super().__init__()
         width = config.width
         # Channels last is faster for narrow networks on a CPU, and what tensor cores want. Under 8 channels the
@@ -69,11 +70,6 @@ class Network(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        # Feature distillation compares a linear map of the projections; it starts as the identity.
-        self.feature_map = nn.Linear(config.projection, config.projection) if feature_map else nn.Identity()
-        if isinstance(self.feature_map, nn.Linear):
-            nn.init.eye_(self.feature_map.weight)
-            nn.init.zeros_(self.feature_map.bias)
 
     def forward(self, images: Tensor) -> Outputs:
         return self.finish(self.blocks(self.stem(self.prepare(images))))
@@ -88,11 +84,11 @@ class Network(nn.Module):
         return Outputs(features, self.projector(features))
 
 
-def build(config: NetworkConfig, channels: int, num_classes: int, seed: int, *, feature_map: bool = False) -> Network:
+def build(config: NetworkConfig, channels: int, num_classes: int, seed: int) -> Network:
     """A freshly initialized network; the global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = Network(config, channels, num_classes, feature_map=feature_map)
+        network = Network(config, channels, num_classes)
     return network.to(memory_format=network.memory_format)  # type: ignore[call-overload]
 
 
@@ -107,13 +103,36 @@ def mask_unseen(logits: Tensor, seen: Tensor) -> Tensor:
     return logits.masked_fill(~seen, float("-inf"))
 
 
-def set_mode(network: Network, *, training: bool, freeze_batchnorm: bool) -> None:
-    """Train or eval mode; frozen BatchNorm uses its running statistics while its weight and bias train on."""
-    network.train(training)
+def set_training(module: nn.Module, *, freeze_batchnorm: bool) -> None:
+    """Set train mode; frozen BatchNorm uses its running statistics while its weight and bias train on."""
+    module.train()
     if freeze_batchnorm:
-        for module in network.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.eval()
+        for inner in module.modules():
+            if isinstance(inner, nn.modules.batchnorm._BatchNorm):
+                inner.eval()
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put everything into eval mode, without gradients, inside the block; every part then gets its own mode back."""
+    was_training = [inner.training for inner in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for inner, training in zip(module.modules(), was_training, strict=True):
+            inner.training = training
+
+
+def unit_projections(network: Network, images: Tensor) -> Tensor:
+    """Return L2-normalized projections [n, D], fp32."""
+    return F.normalize(network(images).projections.float(), dim=-1)
+
+
+def head_logits(network: Network, images: Tensor) -> Tensor:
+    """Return logits over all classes [n, C], fp32."""
+    return network.head(network(images).features).float()
 
 
 def nbytes(module: nn.Module) -> int:

@@ -36,9 +36,16 @@ class _ScaleGradient(torch.autograd.Function):
 
 
 def scale_gradient(x: Tensor, scale: float) -> Tensor:
-    """``x`` itself, with the gradient that flows back through it scaled.
+    """Return ``x`` itself, with the gradient that flows back through it scaled; none flows back with scale 0.
 
     The head learns at full strength while lambda_LIN weighs only what reaches the backbone: LARS would normalize a
     small head gradient away, a plain optimizer would not.
     """
-    return _ScaleGradient.apply(x, scale)
+    return _ScaleGradient.apply(x, scale) if scale else x.detach()
+
+
+def positions(labels: Tensor, within: tuple[int, ...]) -> Tensor:
+    """Return where each label stands in ``within``, which holds all of them: int64 of the same shape."""
+    table = torch.full((max(within) + 1,), -1, dtype=torch.int64, device=labels.device)
+    table[list(within)] = torch.arange(len(within), device=labels.device)
+    return table[labels]

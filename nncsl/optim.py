@@ -1,7 +1,6 @@
-"""LARS with momentum, and the learning rate: linear warm-up, then cosine, per step, restarted each task."""
+"""LARS with momentum, and putting a schedule's rates into optimizers."""
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -51,37 +50,29 @@ class Lars(torch.optim.Optimizer):
         return list(decayed)
 
 
-def build(network: nn.Module, config: Config) -> Lars:
-    """Weights adapt and decay; biases and normalization parameters do neither; the head has its own learning rate."""
+def build(module: nn.Module, config: Config) -> Lars:
+    """Return the configured optimizer of a method's parameters.
+
+    Weights adapt and decay; biases and normalization parameters do neither; the head has its own learning rate.
+    """
     trust = config.lars_trust if config.optimizer == "lars" else 0.0
     groups = []
     for is_head, peak in ((False, config.lr_peak), (True, config.head_lr)):
-        chosen = [(n, p) for n, p in network.named_parameters() if n.startswith("head.") == is_head and p.requires_grad]
-        weights = [p for _, p in chosen if p.ndim > 1]
-        others = [p for _, p in chosen if p.ndim <= 1]
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        chosen = [p for name, p in named if ("head" in name.split(".")) == is_head]
+        weights = [p for p in chosen if p.ndim > 1]
+        others = [p for p in chosen if p.ndim <= 1]
         groups.append({"params": weights, "weight_decay": config.weight_decay, "trust": trust, "peak": peak})
         groups.append({"params": others, "peak": peak})
     return Lars(groups, momentum=config.momentum)
 
 
-def schedule(step: int, steps: int, warmup: int, start: float, peak: float, end: float) -> float:
-    """A step's learning rate: start -> peak linearly over ``warmup`` steps, then peak -> end by a cosine."""
-    if step < warmup:
-        return start + (peak - start) * step / warmup
-    progress = (step - warmup) / max(1, steps - warmup)
-    return end + (peak - end) * 0.5 * (1 + math.cos(math.pi * progress))
+def set_rates(optimizers: Sequence[torch.optim.Optimizer], factor: float) -> float:
+    """Put ``factor`` of its peak rate into every group; return the first group's rate.
 
-
-def set_learning_rate(optimizer: Lars, config: Config, step: int, steps_per_epoch: int) -> float:
-    """Puts the step's learning rate into every group, the head's scaled alike; returns the main one."""
-    lr = schedule(
-        step,
-        steps=config.epochs * steps_per_epoch,
-        warmup=config.warmup_epochs * steps_per_epoch,
-        start=config.lr_start,
-        peak=config.lr_peak,
-        end=config.lr_end,
-    )
-    for group in optimizer.param_groups:
-        group["lr"] = group["peak"] * lr / config.lr_peak
-    return lr
+    The peak is a group's entry of that name; an optimizer that has none was built with its peak as its rate.
+    """
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group.setdefault("peak", group["lr"]) * factor
+    return optimizers[0].param_groups[0]["lr"]

@@ -7,15 +7,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from nncsl import accounting, engine, evaluation, files, kernels, methods, metrics, planner, teachers
+from nncsl import accounting, engine, evaluation, files, kernels, methods, metrics, networks, planner
 from nncsl import config as configs
 from nncsl.config import Config, build, parse_bytes
 from nncsl.data.catalog import open_data
-from nncsl.data.sources import Source
+from nncsl.data.sources import Images, Source
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError, UserError
 from nncsl.featurebank.errors import BankError
+from nncsl.methods.base import Method
 from nncsl.networks import Network
 from nncsl.record import checkpoint
 from nncsl.record import folder as run_folder
@@ -168,7 +170,7 @@ def _train(
     quiet: bool,
     report: bool,
 ) -> dict[str, Any]:
-    with Reporter(len(tasks), config.epochs, quiet=quiet) as reporter:
+    with Reporter(len(tasks), quiet=quiet) as reporter:
         run = engine.Run(config, source, tasks, folder, device, reporter)
         reporter.say(f"{config.method} on {source.name}, {device}, in {folder}" + (" (resumed)" if resumed else ""))
         try:
@@ -200,6 +202,10 @@ def write_report(folder: Path, opened: tuple[Source, tuple[Task, ...]] | None = 
         print(f"no report ({type(error).__name__}: {error}); the run is complete: try nncsl report {folder}")
 
 
+def _or_dash(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
 def _results(summary: dict[str, Any]) -> list[tuple[str, str]]:
     memory = summary["peak_memory"]
     parts = [f"{name} {size / 1e6:.1f}" for name, size in memory.items() if name in MEMORY_PARTS]
@@ -207,7 +213,7 @@ def _results(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("average accuracy", f"{summary['average_accuracy']:.1f}%"),
         ("average incremental accuracy", f"{summary['average_incremental_accuracy']:.1f}%"),
         ("forgetting", f"{summary['forgetting']:.1f}"),
-        ("backward / forward transfer", f"{summary['bwt']:.1f} / {summary['fwt']:.1f}"),
+        ("backward / forward transfer", f"{summary['bwt']:.1f} / {_or_dash(summary['fwt'])}"),
         ("training", f"{summary['seconds']:.0f} s, {summary['images_per_second']:.0f} images/s"),
         ("peak memory", f"{memory['total'] / 1e6:.0f} MB ({', '.join(parts)})"),
     ]
@@ -221,6 +227,8 @@ def _results(summary: dict[str, Any]) -> list[tuple[str, str]]:
 def _saved(folder: Path, config: Config) -> dict[str, Any]:
     """The checkpoint; one of another configuration is refused."""
     saved = checkpoint.load(folder / "checkpoint" / "state.pt")
+    if saved["format"] != checkpoint.FORMAT:
+        raise ConfigError(f"{folder} was begun by an older nncsl: continue it with that one, or start a new run")
     run_folder.refuse_changes(folder / "checkpoint", saved["config"], config)
     return saved
 
@@ -232,37 +240,43 @@ class Trained(NamedTuple):
     state: RunState
     source: Source
     tasks: tuple[Task, ...]
-    network: Network
+    method: Method
     device: torch.device
+
+    @property
+    def network(self) -> Network:
+        return self.method.network
 
 
 def reopen(folder: Path) -> Trained:
-    """The network and state of the run in ``folder``."""
+    """Return the method and state of the run in ``folder``."""
     config = run_folder.read_config(folder)
     saved = checkpoint.load(folder / "checkpoint" / "state.pt")
     source, tasks = open_data(config)
     device = find_device(config.device)
-    network = engine.build_network(config, source).to(device)
-    network.load_state_dict(saved["network"])
-    return Trained(config, RunState.unpack(saved["state"]), source, tasks, network, device)
+    state = RunState.unpack(saved["state"])
+    method = methods.build(config, source.num_classes).to(device)
+    methods.restore(method, saved, tasks, state.task, state.phase + 1 if state.begun else 0)
+    return Trained(config, state, source, tasks, method, device)
 
 
 def evaluate(folder: Path) -> dict[str, Any]:
-    """Accuracies of a run's last checkpoint: by the linear head, and by soft nearest neighbours among the memory."""
-    config, state, source, tasks, network, device = reopen(folder)
-    trained = min(state.task + bool(state.epoch + state.step), len(tasks))
+    """Return accuracies of a run's last checkpoint: by its method, and by soft nearest neighbours among the memory."""
+    config, state, source, tasks, method, device = reopen(folder)
+    trained = min(state.task + bool(state.epochs + state.step), len(tasks))
     if not trained:
         raise UserError(f"{folder} has not been trained yet: there is nothing to evaluate")
-    seen = torch.zeros(source.num_classes, dtype=torch.bool)
-    seen[[c for task in tasks[:trained] for c in task.classes]] = True
-    logits, labels = evaluation.test_logits(network, source, config.views, device)
-    shown = tasks[:trained]
-    result: dict[str, Any] = {"tasks": trained, "linear": evaluation.accuracy_by_task(logits, labels, shown, seen)}
-    ids = np.concatenate([state.memory.ids, *(task.labeled for task in tasks[state.task : trained])])
+    shown, seen = tasks[:trained], torch.from_numpy(tasks[trained - 1].seen_mask)
+    scores, labels = evaluation.test_scores(method, source, config.views, device)
+    result: dict[str, Any] = {"tasks": trained, "linear": evaluation.accuracy_by_task(scores, labels, shown, seen)}
+    ids = np.unique(np.concatenate([state.memory.ids, *(task.labeled for task in tasks[state.task : trained])]))
     if len(ids):
-        arguments = (config.views, device, teachers.unit_projections)
-        supports = evaluation.answers(network, source.train, ids, *arguments)
-        queries = evaluation.answers(network, source.test, np.arange(len(source.test)), *arguments)
+
+        def projections(images: Images, ids: np.ndarray) -> Tensor:
+            answer = networks.unit_projections
+            return evaluation.answers(method, images, ids, config.views, device, lambda m, x: answer(m.network, x))
+
+        supports, queries = projections(source.train, ids), projections(source.test, np.arange(len(source.test)))
         known = torch.from_numpy(source.train_labels[ids])
         probabilities = kernels.snn(queries, supports, known, num_classes=source.num_classes, temperature=config.tau)
         result["nearest_neighbours"] = evaluation.accuracy_by_task(probabilities, labels, shown, seen)

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -15,11 +15,22 @@ from torch import Tensor
 T = TypeVar("T")
 
 
+class Phase(Protocol):
+    """What is shown of a phase."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+
+
 class Reporter:
     """One line per epoch and a table per task; on a terminal also a bar that moves with every step."""
 
-    def __init__(self, tasks: int, epochs: int, *, quiet: bool = False) -> None:
-        self._tasks, self._epochs = tasks, epochs
+    def __init__(self, tasks: int, *, quiet: bool = False) -> None:
+        self._tasks, self._epochs, self._phase, self._named = tasks, 0, "", False
         self._console = Console(file=sys.stdout)
         self._live = self._console.is_terminal and not quiet
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -38,12 +49,21 @@ class Reporter:
     def say(self, text: str) -> None:
         self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def begin_task(self, task: int, classes: Sequence[str], steps: int, *, done: int) -> None:
+    def begin_task(
+        self, task: int, classes: Sequence[str], phases: Sequence[Phase], phase: int, epoch: int, step: int
+    ) -> None:
+        """phase, epoch, step: where the task goes on."""
         names = ", ".join(classes) if len(classes) <= 10 else f"{len(classes)} classes"
         self.say(f"task {task + 1}/{self._tasks}: {names}")
-        self._bar.reset(self._row, total=steps, completed=done)
-        self._task, self._images = task, 0
+        steps = [each.epochs * each.steps for each in phases]
+        done = sum(steps[:phase]) + (epoch * phases[phase].steps + step if phase < len(phases) else 0)
+        self._bar.reset(self._row, total=sum(steps), completed=done)
+        self._task, self._images, self._named = task, 0, len(phases) > 1
         self._began = self._last_line = time.monotonic()
+
+    def begin_phase(self, phase: Phase) -> None:
+        """A task's only phase has no name worth saying."""
+        self._phase, self._epochs = f"{phase.name}, " if self._named else "", phase.epochs
 
     def step(self, epoch: int, losses: Mapping[str, Tensor], images: int) -> None:
         """Losses are only read where somebody can see them: that may have to wait for a GPU."""
@@ -51,14 +71,15 @@ class Reporter:
         if self._live:
             rate = self._images / (time.monotonic() - self._began)
             note = "  ".join(f"{name} {loss.item():.2f}" for name, loss in losses.items()) + f"  {rate:.0f} images/s"
-            title = f"task {self._task + 1}/{self._tasks} epoch {epoch + 1}/{self._epochs}"
+            title = f"task {self._task + 1}/{self._tasks} {self._phase}epoch {epoch + 1}/{self._epochs}"
             self._bar.update(self._row, advance=1, description=title, note=note)
 
-    def epoch(self, epoch: int, text: str) -> None:
+    def epoch(self, epoch: int, means: Mapping[str, float], rate: float) -> None:
         """On a terminal the bar says it; elsewhere a line, at most one every ten seconds and the last one of a task."""
         now = time.monotonic()
         if not self._live and (now - self._last_line > 10 or epoch + 1 == self._epochs):
-            self.say(f"  epoch {epoch + 1}/{self._epochs}  {text}")
+            text = "  ".join(f"{name} {mean:.3f}" for name, mean in means.items())
+            self.say(f"  {self._phase}epoch {epoch + 1}/{self._epochs}  {text}  {rate:.0f} images/s")
             self._last_line = now
 
     def track(self, items: Sequence[T], description: str) -> Iterator[T]:
@@ -82,9 +103,6 @@ class Reporter:
         for name, value in rows:
             table.add_row(name, value)
         self._bar.console.print(table)
-
-
-T = TypeVar("T")
 
 
 class Interrupted(Exception):

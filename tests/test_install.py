@@ -212,7 +212,6 @@ def test_the_installed_command_works_without_a_checkout(installing):
     assert yaml.safe_load(environment.command("config", "--preset", "cifar100"))["dataset"] == "cifar100"
 
 
-@pytest.mark.xfail(strict=True, reason="nncsl bench imports benchmarks.NAME, installed is nncsl.benchmarks.NAME")
 def test_the_installed_command_finds_the_benchmarks(installing):
     environment, install = installing
     install("nncsl")

@@ -26,4 +26,4 @@ def add(commands: Any) -> None:
 def _bench(arguments: argparse.Namespace) -> int:
     from importlib import import_module
 
-    return import_module(f"benchmarks.{arguments.benchmark}").main(arguments.rest)
+    return import_module(f"nncsl.benchmarks.{arguments.benchmark}").main(arguments.rest)

@@ -55,6 +55,7 @@ class Config:
 
     # Method and teacher
     method: str = "nncsl"
+    own: dict[str, Any] = field(default_factory=dict)  # the method's own settings
     teacher_mode: TeacherMode = "features"
     distillation: Literal["nnd", "kd", "feature"] = "nnd"
     bank_views: int = 4
@@ -126,21 +127,21 @@ def preset_for(dataset: str | None) -> str:
 
 def load(preset: str = "digits", overrides: Iterable[Mapping[str, Any]] = ()) -> Config:
     """The preset's configuration, then its method's own values, then the given mappings, later ones winning."""
+    from nncsl import methods  # which are built from configurations
+
     if preset not in presets():
         raise ConfigError(f"unknown preset {preset!r}: expected one of {', '.join(presets())}")
     values = yaml.safe_load((_preset_folder() / f"{preset}.yaml").read_text())
     given: dict[str, Any] = {}
     for override in overrides:
         given = build.merge(given, override)
-    own = resources.files("nncsl") / "methods" / f"{given.get('method', values.get('method', Config.method))}.yaml"
-    if own.is_file():
-        values = build.merge(values, yaml.safe_load(own.read_text()))
+    values = build.merge(values, methods.values(given.get("method", values.get("method", Config.method))))
     if given.get("dataset", values["dataset"]) != values["dataset"]:
         values["unlabelled_fraction"] = 1.0  # less than all of them only repeats what a data set's published runs did
     epochs, warmup = given.get("epochs"), values["warmup_epochs"]
     if isinstance(epochs, int) and "warmup_epochs" not in given:
         values["warmup_epochs"] = min(warmup, epochs // 2)  # a trial with few epochs should not be all warm-up
-    return build.typed(Config, build.merge(values, given))
+    return methods.with_own(build.typed(Config, build.merge(values, given)))
 
 
 def read(path: Path) -> Config:

@@ -38,6 +38,8 @@ def plain(value: Any) -> Any:
     """The inverse of :func:`typed`: dataclasses to dicts, tuples to lists, ready for yaml or json."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     return value
@@ -96,6 +98,10 @@ def _convert(value: Any, hint: Any, name: str) -> Any:
         raise ConfigError(f"{name}={value!r}: expected one of {', '.join(map(str, arguments))}")
     if is_dataclass(hint):
         return typed(hint, value, name + ".")  # type: ignore[arg-type]
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{name}={value!r}: expected settings, e.g. {name}.key=value, got {type(value).__name__}")
+        return dict(value)
     if origin is tuple:
         return _convert_tuple(value, arguments, name)
     if hint is float and isinstance(value, str):

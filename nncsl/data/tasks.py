@@ -16,12 +16,29 @@ class Forbidden(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """One task: its classes and the training images (indices into the source) that belong to it."""
+    """One task: its classes, and the training images (indices into the source) that belong to it.
+
+    labeled, labels: images and their classes, int64 [l]; unlabeled: int64 [u]; old: the classes of earlier tasks;
+    num_classes: of the whole data set; steps: of an epoch, known once the task has begun.
+    """
 
     index: int
     classes: tuple[int, ...]
     labeled: np.ndarray
+    labels: np.ndarray
     unlabeled: np.ndarray
+    old: tuple[int, ...]
+    num_classes: int
+    steps: int = 0
+
+    @property
+    def seen(self) -> tuple[int, ...]:
+        return self.old + self.classes
+
+    @property
+    def seen_mask(self) -> np.ndarray:
+        """bool [num_classes]"""
+        return np.isin(np.arange(self.num_classes), self.seen)
 
 
 def split_tasks(
@@ -43,7 +60,8 @@ def split_tasks(
         members = np.flatnonzero(np.isin(source.train_labels, classes))
         kept = max(1, round(unlabelled_fraction * len(members)))
         unlabeled = np.sort(members[permutation(stream_key(seed, "unlabelled", index), len(members))[:kept]])
-        made.append(Task(index, classes, np.intersect1d(labeled, members), unlabeled))
+        ids, old = np.intersect1d(labeled, members), tuple(order[: index * size])
+        made.append(Task(index, classes, ids, source.train_labels[ids], unlabeled, old, source.num_classes))
     return tuple(made)
 
 
@@ -86,7 +104,8 @@ class Stream(Images):
         if task < self._current:
             raise Forbidden(f"task {task} is over: its data is gone (now at task {self._current})")
         now = self._tasks[task]
-        _refuse_stray(memory, [earlier.labeled for earlier in self._tasks[:task]], "labeled")
+        # A memory may hold images of the task itself: some methods remember first and learn from that.
+        _refuse_stray(memory, [known.labeled for known in self._tasks[: task + 1]], "labeled")
         _refuse_stray(unlabeled_memory, [earlier.unlabeled for earlier in self._tasks[:task]], "unlabeled")
         self._current = task
         self._visible[:] = False
@@ -127,7 +146,7 @@ def _refuse(ids: np.ndarray, allowed: np.ndarray, reason: str) -> None:
 def _refuse_stray(kept: np.ndarray, past: list[np.ndarray], kind: str) -> None:
     stray = np.setdiff1d(kept, np.concatenate([np.zeros(0, np.int64), *past]))
     if len(stray):
-        raise Forbidden(f"memory holds image {stray[0]}, which is not among the {kind} images of an earlier task")
+        raise Forbidden(f"memory holds image {stray[0]}, which is not among the {kind} images of any task so far")
 
 
 def _class_order(source: Source, tasks: int, class_order: tuple[int, ...] | None) -> list[int]:

@@ -1,8 +1,18 @@
 """The systems that can be compared. A new one: its file here, and its line below."""
 
+import inspect
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import torch
+import yaml
+
+from nncsl import networks
 from nncsl.config import Config
+from nncsl.config import build as configs
+from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
 from nncsl.methods.base import Method
 from nncsl.methods.csl import CSL, CSLNoFilter
@@ -22,13 +32,59 @@ METHODS: dict[str, type[Method]] = {
 }
 
 
-def find(name: str) -> Method:
-    """The method of that name."""
+def find(name: str) -> type[Method]:
+    """Return the method of that name."""
     if name not in METHODS:
         raise ConfigError(f"method={name!r}: expected one of {', '.join(METHODS)}")
-    return METHODS[name]()
+    return METHODS[name]
+
+
+def values(name: str) -> dict[str, Any]:
+    """Return the settings that a method has whatever the preset says: NAME.yaml, beside the file of its class."""
+    path = Path(inspect.getfile(find(name))).with_name(f"{name}.yaml")
+    return yaml.safe_load(path.read_text()) if path.is_file() else {}
+
+
+def with_own(config: Config) -> Config:
+    """Return the configuration with the method's own settings checked and complete."""
+    return replace(config, own=configs.plain(own(config)))
+
+
+def own(config: Config) -> Any:
+    """Return the method's own settings as its ``Settings``."""
+    return configs.typed(find(config.method).Settings, config.own, "own.")
 
 
 def settled(config: Config) -> Config:
-    """The configuration as the method takes it: one that meets all classes at once has one task."""
+    """Return the configuration as its method takes it: one that meets all classes at once has one task."""
     return replace(config, tasks=1, class_order=None) if find(config.method).one_task else config
+
+
+def build(config: Config, num_classes: int) -> Method:
+    """Return the configured method with its network, as it is before the first step."""
+    method = find(config.method)
+    network = networks.build(config.network, len(config.views.mean), num_classes, config.seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)  # for modules of the method's own
+        return method(network, config, own(config))
+
+
+def restore(
+    method: Method, saved: dict[str, Any], tasks: Sequence[Task], task: int, phases: int
+) -> list[torch.optim.Optimizer]:
+    """Bring a new method into a checkpoint's state, in which ``phases`` of task number ``task`` had begun.
+
+    Returns the optimizers of the phase that was under way, if one was.
+    """
+    begun = [(phase, earlier) for earlier in tasks[:task] for phase in method.phases(earlier)]
+    if phases:
+        begun += [(phase, tasks[task]) for phase in method.phases(tasks[task])[:phases]]
+    optimizers: list[torch.optim.Optimizer] = []
+    for phase, when in begun:
+        optimizers = method.begin(phase, when)
+    method.load_state_dict(saved["method"])
+    if not phases:
+        return []
+    for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
+        optimizer.load_state_dict(state)
+    return optimizers

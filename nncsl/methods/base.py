@@ -1,86 +1,159 @@
-"""What a method is to the loop: a few facts about what it needs, and its losses."""
+"""What a method is to the loop: a module that owns its network, and says what a step draws and what it minimizes."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from nncsl.batches import Batch
+from nncsl import networks, optim
+from nncsl.batches import Batch, Draws, Moment, Render
 from nncsl.config import Config
-from nncsl.networks import Network
-from nncsl.teachers import Targets
+from nncsl.data.tasks import Task
+from nncsl.methods import schedules
+from nncsl.networks import Network, Outputs
+from nncsl.replay import Memory
 
 
 @dataclass(frozen=True)
-class Student:
-    """What the network said of a batch.
+class NoSettings:
+    """A method without settings of its own."""
 
-    queries: [views, N, D] projections of the unlabeled views, query_features [views, N, F]; supports: [K, D];
-    logits: [K, C] of the supports, unseen classes masked.
+
+class Phase(NamedTuple):
+    """A part of a task's training: ``epochs`` of ``steps``, and the schedule of its optimizers' rates."""
+
+    name: str
+    epochs: int
+    steps: int
+    rate: schedules.Rate
+
+    def progress(self, now: Moment) -> float:
+        """Return which part of the phase is over, in [0, 1)."""
+        return now.number / (self.epochs * self.steps)
+
+
+class Asked(NamedTuple):
+    """What the network, as it is when a phase begins, is asked during the phase, of all views of a kind of some images.
+
+    answer: from method and pixels to rows [n, D]; role: as whose rows a bank keeps them; unit: rows have length 1.
     """
 
-    network: Network
-    queries: Tensor
-    query_features: Tensor
-    supports: Tensor
-    logits: Tensor
+    kind: str
+    ids: np.ndarray
+    answer: Callable[[Any, Tensor], Tensor]
+    role: str = "unlabeled"
+    unit: bool = True
 
 
-@dataclass(frozen=True)
-class Classes:
-    """Which classes are current and which old, as the loop has them; labels are renumbered within either group."""
+class Step(NamedTuple):
+    """One step: what was drawn, its pixels, the old network's answers to what was asked of it, and where we are.
 
-    current: tuple[int, ...]
-    old: tuple[int, ...]
-    total: int
+    targets: by the name of a group, rows [n, D] for those of its views that were asked about; forward: the network's
+    pass, in the memory that the run has; render: pixels of other views.
+    """
+
+    batch: Batch
+    pixels: Mapping[str, Tensor]
+    targets: Mapping[str, Tensor]
+    task: Task
+    phase: Phase
+    progress: float
+    forward: Callable[[Tensor], Outputs]
+    render: Render
+
+    def see(self, *names: str) -> list[Outputs]:
+        """Return the network's outputs for groups of one size, from one pass: they share a BatchNorm batch."""
+        outputs = self.forward(torch.cat([self.pixels[name] for name in names]))
+        sizes = [len(self.batch[name]) for name in names]
+        return [Outputs(*rows) for rows in zip(*(part.split(sizes) for part in outputs), strict=True)]
 
     @property
-    def seen(self) -> tuple[int, ...]:
-        return self.old + self.current
+    def views(self) -> int:
+        """How many views were drawn."""
+        return sum(map(len, self.batch.values()))
 
-    def seen_mask(self, device: torch.device) -> Tensor:
-        """bool [total]."""
-        mask = torch.zeros(self.total, dtype=torch.bool)
-        mask[list(self.seen)] = True
-        return mask.to(device)
-
-    def renumber(self, labels: Tensor, group: tuple[int, ...]) -> Tensor:
-        """Positions of labels within ``group``, int64 of the same shape."""
-        table = torch.full((self.total,), -1, dtype=torch.int64, device=labels.device)
-        table[list(group)] = torch.arange(len(group), device=labels.device)
-        return table[labels]
+    def labels(self, name: str) -> Tensor:
+        """Return the labels of a group, int64 [n], where its pixels are."""
+        labels = self.batch[name].labels
+        if labels is None:
+            raise ValueError(f"the labels of group {name!r} are hidden")
+        return labels.to(self.pixels[name].device)
 
 
 @dataclass(frozen=True)
 class Losses:
-    """total is minimized; parts are for the record; predictions [2, N]: the classes large views are taken for."""
+    """total is minimized; parts are for the record; guesses: by group, the class that each view is taken for [n]."""
 
     total: Tensor
     parts: dict[str, Tensor]
-    predictions: Tensor | None = None
+    guesses: dict[str, Tensor] = field(default_factory=dict)
 
 
-class Method:
-    """A system under the common protocol. A new one is a subclass in its own file and a line in METHODS."""
+class Method(nn.Module):
+    """A system under the common protocol. A new one is a subclass in its own file and a line in METHODS.
 
-    uses_unlabeled: ClassVar[bool] = True
+    Whatever it has to remember is a parameter or a buffer (``register_buffer``, of any size): then checkpoints have it.
+    """
+
+    Settings: ClassVar[type] = NoSettings  # a dataclass: own settings, by NAME.yaml beside the file and --set own.KEY
     uses_memory: ClassVar[bool] = True
-    distills: ClassVar[bool] = False
-    one_task: ClassVar[bool] = False
+    one_task: ClassVar[bool] = False  # all classes at once
+    remembers_first: ClassVar[bool] = False  # the memory takes in a task's images before its training, not after
 
-    def backbone_share(self, config: Config) -> float:
-        """The factor on L_LIN's gradient where it enters the backbone; the head always learns at full strength."""
-        return 1.0
+    def __init__(self, network: Network, config: Config, own: Any) -> None:
+        super().__init__()
+        self.network, self.config, self.own = network, config, own
 
-    def losses(
-        self, student: Student, batch: Batch, targets: Targets | None, classes: Classes, config: Config
-    ) -> Losses:
-        """The losses of one step."""
+    def phases(self, task: Task) -> list[Phase]:
+        """Return the parts of a task's training, in order; default: one, with the configured schedule."""
+        return [Phase("train", self.config.epochs, task.steps, schedules.configured(self.config))]
+
+    def begin(self, phase: Phase, task: Task) -> list[torch.optim.Optimizer]:
+        """Make the phase's modules and return its optimizers.
+
+        A resumed run calls this for everything that had begun, so that modules exist, and then loads their values.
+        """
+        return [optim.build(self, self.config)]
+
+    def mode(self, phase: Phase, task: Task) -> None:
+        """Set train and eval modes for the phase's steps; default: training, BatchNorm as configured."""
+        frozen = self.config.batchnorm == "freeze-after-first" and task.index > 0
+        networks.set_training(self, freeze_batchnorm=frozen)
+
+    def asks(self, phase: Phase, task: Task, memory: Memory) -> dict[str, Asked]:
+        """Return what the steps will want to know of the network as it is now, by group; default: nothing."""
+        return {}
+
+    def draw(self, draws: Draws, now: Moment) -> Batch:
+        """Return the groups of views of one step."""
+        raise TypeError(f"{type(self).__name__} has to define draw()")
+
+    def losses(self, step: Step) -> Losses:
+        """Return the losses of one step."""
         raise TypeError(f"{type(self).__name__} has to define losses()")
 
+    def end(self, task: Task, memory: Memory, plain: Callable[[np.ndarray], Tensor]) -> None:
+        """Conclude a task, in eval mode: after the memory's update, before measuring.
 
-def on(device: torch.device, mask: np.ndarray) -> Tensor:
-    """A host mask where the tensors are."""
-    return torch.from_numpy(mask).to(device)
+        plain: pixels [n, C, H, W] of images that are visible.
+        """
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return scores [n, C] of plain images, in eval mode; minus infinity for classes that can't be judged."""
+        return networks.head_logits(self.network, images)
+
+    def seen_logits(self, features: Tensor, task: Task) -> Tensor:
+        """Return the head's logits [n, C] of features [n, F], unseen classes at minus infinity."""
+        seen = torch.from_numpy(task.seen_mask).to(features.device)
+        return networks.mask_unseen(self.network.head(features), seen)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        """Take buffers as they were saved, also where this one has none yet or another size of it."""
+        for key in [key for key in state_dict if "." not in key.removeprefix(prefix)]:
+            name = key.removeprefix(prefix)
+            if name not in self._parameters:
+                self.register_buffer(name, state_dict[key].clone())
+        super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -2,23 +2,24 @@
 
 from typing import ClassVar
 
+import numpy as np
+
 from nncsl import objectives
-from nncsl.batches import Batch
-from nncsl.config import Config
-from nncsl.methods.base import Classes, Losses, Method, Student
-from nncsl.teachers import Targets
+from nncsl.batches import Batch, Draws, Moment
+from nncsl.methods.base import Losses, Method, Step
 
 
 class Finetune(Method):
     """The current task's labels and nothing else: what forgetting looks like."""
 
-    uses_unlabeled: ClassVar[bool] = False
     uses_memory: ClassVar[bool] = False
 
-    def losses(
-        self, student: Student, batch: Batch, targets: Targets | None, classes: Classes, config: Config
-    ) -> Losses:
-        loss = objectives.lin_loss(student.logits, batch.labels.to(student.logits.device))
+    def draw(self, draws: Draws, now: Moment) -> Batch:
+        return {"labeled": draws.labeled_views("support", draws.labeled(now, self.config.labelled_batch), now, 1)}
+
+    def losses(self, step: Step) -> Losses:
+        (outputs,) = step.see("labeled")
+        loss = objectives.lin_loss(self.seen_logits(outputs.features, step.task), step.labels("labeled"))
         return Losses(loss, {"lin": loss})
 
 
@@ -26,3 +27,8 @@ class ER(Finetune):
     """Experience replay: each batch of the task comes with an equally large one of the memory."""
 
     uses_memory: ClassVar[bool] = True
+
+    def draw(self, draws: Draws, now: Moment) -> Batch:
+        ids = draws.labeled(now, self.config.labelled_batch)
+        ids = np.concatenate([ids, draws.remembered(now, len(ids))])
+        return {"labeled": draws.labeled_views("support", ids, now, 1)}

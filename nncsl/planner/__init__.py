@@ -21,7 +21,8 @@ from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
 from nncsl.planner.choice import Plan, make_plan
 from nncsl.planner.choice import baseline as baseline
-from nncsl.planner.options import Option, Sizes
+from nncsl.planner.options import Option
+from nncsl.planner.sizes import Sizes
 
 PLANNED = ("micro_batch", "recompute", "spill", "bank_residency", "bank_codec")
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import torch
 
-from nncsl import accounting, optim
+from nncsl import accounting, methods, optim
 from nncsl.config import Config, parse_bytes
 from nncsl.errors import ConfigError
 from nncsl.passes import Passes
 from nncsl.planner import measure
-from nncsl.planner.options import SAFETY, Option, Options, Sizes, measured_network
+from nncsl.planner.options import SAFETY, Option, Options
+from nncsl.planner.sizes import Sizes
 
 
 @dataclass(frozen=True)
@@ -90,14 +91,14 @@ def baseline(config: Config, device: torch.device, folder: Path, data_bytes: int
     A budget is counted from here. Known only after a rehearsal, as most of it is loaded or compiled on first use.
     """
     accounting.one_heap()
-    network = measured_network(config, classes=1).to(device)
-    meter = measure.Meter(network, config, device)
+    method = methods.build(config, num_classes=1).to(device)
+    meter = measure.Meter(method.network, config, device)
     how = Passes(config.micro_batch, config.recompute, config.spill, folder)
     for frozen in (False, True):
         meter.rehearse(how, frozen=frozen)
     meter.inference()
-    optim.build(network, config)  # the first optimizer makes torch import 100 MB
-    del network, meter
+    optim.build(method, config)  # the first optimizer makes torch import 100 MB
+    del method, meter
     gc.collect()
     accounting.forget_peak(device)
     return accounting.in_use(device) - (0 if device.type == "cuda" else data_bytes)

@@ -88,17 +88,13 @@ class Meter:
     def inference(self) -> float:
         """Bytes that a pass without gradient takes: sweeps and, always in fp32, evaluation."""
         size = self._config.views.large.size
-        was_training = [module.training for module in self._network.modules()]
-        self._network.eval()
         images = self._images(passes.inference_batch(self._network, size), size)
-        for _ in range(2):  # the second counts, as in _share
-            accounting.forget_peak(self._device)
-            before = accounting.in_use(self._device)
-            with torch.no_grad():
+        with networks.evaluating(self._network):
+            for _ in range(2):  # the second counts, as in _share
+                accounting.forget_peak(self._device)
+                before = accounting.in_use(self._device)
                 self._network(images)
-            rise = accounting.process_peak(self._device) - before
-        for module, training in zip(self._network.modules(), was_training, strict=True):
-            module.training = training
+                rise = accounting.process_peak(self._device) - before
         return rise + images.nbytes
 
     def _in_micro_batches(self, load: Load, how: Passes) -> Cost:
@@ -131,7 +127,7 @@ class Meter:
         return self._known[key]
 
     def _measure(self, how: Passes, large: int, small: int, *, frozen: bool) -> Cost:
-        networks.set_mode(self._network, training=True, freeze_batchnorm=frozen)
+        networks.set_training(self._network, freeze_batchnorm=frozen)
         forward = passes.forward(self._network, how)
         sizes = ((large, self._config.views.large.size), (small, self._config.views.small.size))
         images = [self._images(count, size) for count, size in sizes if count]

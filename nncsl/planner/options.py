@@ -8,28 +8,18 @@ from pathlib import Path
 import torch
 
 from nncsl import methods, networks
-from nncsl.batches import LABELED_VIEWS
 from nncsl.config import Config, TeacherMode, parse_bytes
 from nncsl.errors import ConfigError
 from nncsl.featurebank.codecs import make_codec
 from nncsl.featurebank.table import LARGEST_MAPPING
 from nncsl.passes import Passes, Spill
-from nncsl.planner import measure
+from nncsl.planner import imagined, measure
+from nncsl.planner.sizes import Sizes
 
 SAFETY = 0.97  # of the budget is planned for: measurements vary
 _SIZES = (64, 32, 16, 8, 4, 2, 1)  # of micro-batches, the fastest first
 _KEY_BYTES = 24  # a bank's row besides its feature: image, slot, role, position
 _REST = 32_000_000  # objects, logs, evaluation's rendering, code compiled for another shape: too small to plan apart
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What is known of the data: all that memory depends on."""
-
-    classes: int
-    unlabeled_per_task: int
-    labeled_per_task: int
-    data_bytes: int
 
 
 @dataclass(frozen=True)
@@ -71,12 +61,6 @@ class Option:
         return ", ".join(words)
 
 
-def measured_network(config: Config, classes: int) -> networks.Network:
-    """A network like the run's, for measurements."""
-    maps = config.distillation == "feature"
-    return networks.build(config.network, len(config.views.mean), classes, config.seed, feature_map=maps)
-
-
 class Options:
     """Measures on first use; later answers know of everything that was confirmed."""
 
@@ -90,9 +74,12 @@ class Options:
         self._config, self._sizes, self._folder = config, sizes, folder
         self._on_gpu = device.type == "cuda"
         self._free = shutil.disk_usage(folder).free
-        network = measured_network(config, sizes.classes).to(device)
-        self._student = networks.nbytes(network)
-        self._meter = measure.Meter(network, config, device)
+        method = methods.build(config, sizes.classes).to(device)
+        self._student = networks.nbytes(method)
+        self._loads = {first: imagined.load(method, sizes, first=first) for first in (True, False)}
+        self._asks = imagined.asked(method, sizes)
+        self._answer_size = imagined.answer_size(method, self._asks, device)
+        self._meter = measure.Meter(method.network, config, device)
         self._inference = int(self._meter.inference())
 
     def __iter__(self) -> Iterator[Option]:
@@ -121,7 +108,7 @@ class Options:
     def confirm(self, option: Option) -> bool:
         """Measures the option's own micro-batches; True where that had not been done yet."""
         how = self._passes(option.config)
-        news = [self._meter.confirm(self._load(first=first), how) for first in (True, False)]
+        news = [self._meter.confirm(self._loads[first], how) for first in (True, False)]
         return any(news)
 
     def _passes(self, config: Config) -> Passes:
@@ -148,7 +135,7 @@ class Options:
 
     def _on_disk(self, config: Config) -> float:
         """Bytes of files: the bank's, whatever is kept in memory of it, and the cuts that are moved there."""
-        first, how = self._load(first=True), self._passes(config)
+        first, how = self._loads[True], self._passes(config)
         cuts = 0.0
         if config.micro_batch and config.spill == "disk":
             kept = self._meter.step(first, replace(how, spill="device")).rise
@@ -161,7 +148,7 @@ class Options:
 
     def _option(self, config: Config) -> Option:
         how = self._passes(config)
-        first, last = self._load(first=True), self._load(first=False)
+        first, last = self._loads[True], self._loads[False]
         costs = [(self._meter.step(first, how), first), (self._meter.step(last, how), last)]
         tasks = max(config.tasks, 1)
         seconds = (costs[0][0].seconds + (tasks - 1) * costs[1][0].seconds) / tasks
@@ -183,16 +170,6 @@ class Options:
         """An update or weights from a file beside the network's, or an evaluation; in a refresh with one more bank."""
         return max(self._student, self._inference + (bank if config.refreshes_bank else 0))
 
-    def _load(self, *, first: bool) -> measure.Load:
-        config = self._config
-        frozen = config.batchnorm == "freeze-after-first" and not first
-        if not methods.find(config.method).uses_unlabeled:
-            return measure.Load(config.labelled_batch * (1 if first else 2), 0, frozen)
-        seen = self._sizes.classes // config.tasks if first else self._sizes.classes
-        batch = min(config.unlabelled_batch, self._sizes.unlabeled_per_task + config.unlabelled_memory)
-        supports = LABELED_VIEWS * config.labelled_per_class * seen
-        return measure.Load(config.views.large.count * batch + supports, config.views.small.count * batch, frozen)
-
     def _pixels(self, load: measure.Load) -> int:
         """The rendered views of a step, and once more where those of one size are put together."""
         views = self._config.views
@@ -200,18 +177,13 @@ class Options:
         return 2 * 4 * len(views.mean) * values
 
     def _has_teacher(self, config: Config, mode: TeacherMode) -> bool:
-        return config.teacher_mode == mode and config.tasks > 1 and methods.find(config.method).distills
+        return config.teacher_mode == mode and bool(self._asks)
 
     def _bank_rows(self, config: Config) -> int:
-        views = config.views
-        unlabeled = self._sizes.unlabeled_per_task + config.unlabelled_memory
-        labeled = self._sizes.labeled_per_task + min(config.memory, self._sizes.labeled_per_task * (config.tasks - 1))
-        rows = config.bank_views * unlabeled * (views.large.count + views.small.count)
-        return rows + config.support_sets * labeled * LABELED_VIEWS
+        return imagined.rows(config, self._asks)
 
     def _feature_bytes(self, config: Config) -> int:
-        dim = self._sizes.classes if config.distillation == "kd" else config.network.projection
-        return self._bank_rows(config) * make_codec(config.bank_codec, dim).row_bytes
+        return self._bank_rows(config) * make_codec(config.bank_codec, self._answer_size).row_bytes
 
     def _bank_bytes(self, config: Config) -> int:
         return self._feature_bytes(config) + self._bank_rows(config) * _KEY_BYTES

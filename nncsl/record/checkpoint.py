@@ -9,7 +9,7 @@ import torch
 from nncsl.errors import UserError
 from nncsl.files import write_file
 
-FORMAT = 1
+FORMAT = 2
 
 
 class CheckpointError(UserError):
@@ -32,6 +32,9 @@ def load(path: Path) -> dict[str, Any]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise CheckpointError(f"{path} can't be read ({str(error).splitlines()[0]}); start the run again") from error
+    if state.get("format") == 1:  # the network alone, before methods had a state: enough to evaluate it
+        state["method"] = {f"network.{name}": value for name, value in state["network"].items()}
+        return state
     if state.get("format") != FORMAT:
         raise CheckpointError(
             f"{path} has format {state.get('format')}, expected {FORMAT}: use the nncsl that wrote it"

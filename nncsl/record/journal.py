@@ -26,7 +26,7 @@ class Journal:
     def __init__(self, path: Path, mirror: Mirror | None = None) -> None:
         self._path, self._mirror = path, mirror
 
-    def epoch(self, task: int, epoch: int, **values: float) -> None:
+    def epoch(self, task: int, epoch: int, **values: Any) -> None:
         self._append({"kind": "epoch", "task": task, "epoch": epoch, **values})
 
     def task(self, task: int, **values: Any) -> None:

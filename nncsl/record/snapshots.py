@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from nncsl import files
+from nncsl import evaluation, files, networks
+from nncsl.data.policy import ViewPolicy
+from nncsl.data.sources import Source
+from nncsl.methods.base import Method
 
 _MOST = 2000
 
@@ -26,16 +28,26 @@ class Snapshot:
 
 
 def keep_snapshot(
-    folder: Path, task: int, projections: Tensor, predicted: Tensor, labels: Tensor, names: tuple[str, ...]
+    folder: Path,
+    task: int,
+    method: Method,
+    source: Source,
+    predicted: Tensor,
+    policy: ViewPolicy,
+    device: torch.device,
 ) -> None:
-    """Writes ``snapshots/task-N.npz``, N from 1. projections [n, D], predicted [n] and labels [n] on the host."""
-    chosen = balanced(labels.numpy(), _MOST)
+    """Write ``snapshots/task-N.npz``, N from 1. predicted [n]: classes that the test images are taken for."""
+    labels, names = torch.from_numpy(source.test_labels), source.class_names
+    chosen = balanced(source.test_labels, _MOST)
+    projections = evaluation.answers(
+        method, source.test, chosen, policy, device, lambda m, x: networks.unit_projections(m.network, x)
+    )
     confusion = torch.bincount(labels * len(names) + predicted, minlength=len(names) ** 2).view(len(names), -1)
     image = io.BytesIO()
     np.savez(
         image,
-        projections=F.normalize(projections[torch.from_numpy(chosen)], dim=1).half().numpy(),
-        labels=labels.numpy()[chosen],
+        projections=projections.half().numpy(),
+        labels=source.test_labels[chosen],
         confusion=confusion.numpy(),
         class_names=np.array(names),
     )

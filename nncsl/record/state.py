@@ -13,13 +13,19 @@ from nncsl.replay import Memory
 class RunState:
     """The next step to take, what is remembered, and what was measured so far.
 
-    generation, teacher: the bank's generation of this task and its teacher's fingerprint; None before its sweep.
+    phase, begun: of the task, and whether its modules and optimizers exist; epoch: of the phase, epochs: of the task;
+    remembered: tasks that the memory knows;
+    generation, teacher: the bank's generation of this phase and its teacher's fingerprint; None before its sweep.
     sums: the running epoch's sums of losses and counts, so that an epoch can be continued in its middle.
     """
 
     task: int = 0
+    phase: int = 0
+    begun: bool = False
     epoch: int = 0
+    epochs: int = 0
     step: int = 0
+    remembered: int = 0
     memory: Memory = field(default_factory=Memory)
     generation: int | None = None
     teacher: str | None = None
@@ -27,7 +33,7 @@ class RunState:
     untrained: list[float] = field(default_factory=list)
     accuracy_matrix: list[list[float]] = field(default_factory=list)
     seen_accuracy: list[float] = field(default_factory=list)
-    ahead: list[float] = field(default_factory=list)
+    ahead: list[float | None] = field(default_factory=list)
     seconds: float = 0.0
     images: int = 0
     peak_memory: dict[str, int] = field(default_factory=dict)
@@ -52,6 +58,19 @@ class RunState:
         """Raises the recorded peaks."""
         for name, value in bytes_used.items():
             self.peak_memory[name] = max(self.peak_memory.get(name, 0), value)
+
+    def end_epoch(self) -> None:
+        """Move on to the next epoch."""
+        self.epoch, self.epochs, self.step, self.sums = self.epoch + 1, self.epochs + 1, 0, {}
+
+    def end_phase(self) -> None:
+        """Move on to the next phase, which has not begun yet."""
+        self.phase, self.begun, self.epoch = self.phase + 1, False, 0
+        self.generation, self.teacher = None, None
+
+    def end_task(self) -> None:
+        """Move on to the next task."""
+        self.task, self.phase, self.epochs = self.task + 1, 0, 0
 
     def epoch_means(self) -> dict[str, float]:
         """The epoch's mean losses and accuracies per step."""

@@ -1,146 +1,135 @@
-"""Where the old network's answers come from: a bank of them, a copy of it, or nowhere. One seam, one method.
+"""Where the old network's answers come from: a bank of them, a copy of it, or nowhere. One seam, one line a mode.
 
-At the start of a task the student still is the teacher. ``BankTeacher`` uses that moment to write down everything the
-teacher will be asked; ``ModelTeacher`` copies the network, as the paper does.
+When a phase begins the student still is the teacher. ``BankTeacher`` uses that moment to write down everything the
+teacher will be asked; ``CopiedTeacher`` copies the network, as the paper does.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from nncsl.batches import LABELED_VIEWS, Batch, Pool, ViewKeys
-from nncsl.data.policy import KINDS, ViewPolicy
-from nncsl.featurebank import FeatureBank
-from nncsl.networks import Network
-from nncsl.passes import in_parts, inference_batch
-
-# Pixels of views, by their keys.
-Render = Callable[[ViewKeys], Tensor]
-# Network and images to what is distilled: unit projections, or logits.
-Answer = Callable[[Network, Tensor], Tensor]
+from nncsl import networks
+from nncsl.batches import Batch, Group, Pool, Render
+from nncsl.config import Config
+from nncsl.data.tasks import Task
+from nncsl.methods.base import Asked, Method, Phase
+from nncsl.passes import in_parts
+from nncsl.record.state import RunState
+from nncsl.terminal import Interruption, Reporter
 
 
-class Targets(NamedTuple):
-    """The teacher's answers: queries [views * N, D] for all unlabeled views, supports [R, D] for the old supports."""
+class Surroundings(NamedTuple):
+    """What a teacher needs to know of its run."""
 
-    queries: Tensor
-    supports: Tensor
-
-
-class Pixels(NamedTuple):
-    """The rendered views of a batch; ``supports`` holds all of them, old and current."""
-
-    large: Tensor
-    small: Tensor
-    supports: Tensor
+    config: Config
+    dataset: str  # fingerprint
+    folder: Path
+    device: torch.device
+    reporter: Reporter
+    interruption: Interruption
 
 
 class Teacher(Protocol):
-    def targets(self, batch: Batch, pixels: Pixels) -> Targets | None:
-        """The teacher's answers on exactly this batch's views, without gradient; None where there is no teacher."""
-        ...
+    """One per run; owns whatever answers for the old network, from a phase's beginning to the checkpoints about it."""
+
+    def begin(
+        self, asks: Mapping[str, Asked], phase: Phase, task: Task, render: Render, state: RunState, saved: Any
+    ) -> None:
+        """Get ready for a phase. The method's network is the teacher here, unless a checkpoint says it has moved on.
+
+        saved: what :meth:`contents` gave to the checkpoint that the run continues from; None in any other case.
+        """
+
+    def pool(self, epoch: int) -> Pool:
+        """Return the view slots that steps of this epoch may ask about; makes fresh ones where they are due."""
+
+    def targets(self, batch: Batch, pixels: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the answers on exactly those views of the batch that were asked about, without gradient."""
+
+    def contents(self) -> Any:
+        """Return what a checkpoint has to hold for the teacher, if anything."""
+
+    def after_save(self) -> None:
+        """Let go of what only older checkpoints needed."""
+
+    def close(self) -> None:
+        """End."""
 
 
 class NoTeacher:
-    """Nothing is distilled."""
+    """Nothing is asked."""
 
-    def targets(self, batch: Batch, pixels: Pixels) -> None:
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def begin(self, *_: Any) -> None:
+        pass
+
+    def pool(self, epoch: int) -> Pool:
+        return Pool()
+
+    def targets(self, batch: Batch, pixels: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {}
+
+    def contents(self) -> None:
         return None
 
+    def after_save(self) -> None:
+        pass
 
-class ModelTeacher:
-    """A frozen copy of the network, evaluated at every step: the paper's way."""
+    def close(self) -> None:
+        pass
 
-    def __init__(self, network: Network, answer: Answer, micro_batch: int = 0) -> None:
-        self.network = copy.deepcopy(network).eval().requires_grad_(False)
-        self._answer = answer
-        self._micro_batch = micro_batch
 
-    def targets(self, batch: Batch, pixels: Pixels) -> Targets:
-        old = torch.from_numpy(batch.old)
-        parts = [view for view in (pixels.large, pixels.small) if len(view)]
+class CopiedTeacher(NoTeacher):
+    """A frozen copy of the method, evaluated at every step: the paper's way."""
+
+    def __init__(self, method: Method, around: Surroundings) -> None:
+        self._student, self._around = method, around
+        self._copy: Method | None = None
+        self._asks: Mapping[str, Asked] = {}
+
+    def begin(
+        self, asks: Mapping[str, Asked], phase: Phase, task: Task, render: Render, state: RunState, saved: Any
+    ) -> None:
+        self._copy, self._asks = None, asks
+        if asks:
+            self._copy = copy.deepcopy(self._student).eval().requires_grad_(False)
+            if saved is not None:
+                self._copy.load_state_dict(saved)
+            state.peak(teacher=networks.nbytes(self._copy))
+
+    def targets(self, batch: Batch, pixels: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        found = {}
         with torch.no_grad():
-            queries = torch.cat([self._ask(part) for part in parts])
-            supports = pixels.supports[old.to(pixels.supports.device)]
-            return Targets(queries, self._ask(supports) if len(supports) else queries[:0])
+            for name, asked in self._asks.items():
+                if name in batch:
+                    rows = torch.from_numpy(asked_rows(asked, batch[name])).to(pixels[name].device)
+                    found[name] = self._answer(asked, pixels[name][rows])
+        return found
 
-    def _ask(self, images: Tensor) -> Tensor:
-        return in_parts(lambda part: self._answer(self.network, part), images, self._micro_batch)
+    def contents(self) -> Any:
+        return None if self._copy is None else self._copy.state_dict()
 
-
-class BankTeacher:
-    """The teacher's answers, read from the feature bank by the keys of the views; no second network exists."""
-
-    def __init__(self, bank: FeatureBank, device: torch.device) -> None:
-        self._bank = bank
-        self._device = device
-
-    def targets(self, batch: Batch, pixels: Pixels) -> Targets:
-        queries = [self._read(keys) for keys in (batch.large, batch.small) if len(keys)]
-        return Targets(torch.cat(queries), self._read(batch.old_supports))
-
-    def _read(self, keys: ViewKeys) -> Tensor:
-        return self._bank.read(keys.ids, bank_slots(keys), device=self._device)
+    def _answer(self, asked: Asked, images: Tensor) -> Tensor:
+        config, device = self._around.config, self._around.device
+        with networks.autocast(config.precision, device):
+            return in_parts(lambda part: asked.answer(self._copy, part), images, config.micro_batch)
 
 
-def bank_slots(keys: ViewKeys) -> np.ndarray:
-    """The bank knows one number per view of an image: kind and slot in one."""
-    return keys.slots * len(KINDS) + KINDS.index(keys.kind)
+def asked_rows(asked: Asked, group: Group) -> np.ndarray:
+    """Return which rows of a group were asked about: bool [n]."""
+    return np.isin(group.keys.ids, asked.ids)
 
 
-def unit_projections(network: Network, images: Tensor) -> Tensor:
-    """What NND and feature distillation store: L2-normalized projections [n, D], fp32."""
-    return F.normalize(network(images).projections.float(), dim=-1)
+def open_teacher(method: Method, around: Surroundings) -> Teacher:
+    """Return the configured kind of teacher."""
+    from nncsl.teachers.bank import BankTeacher
 
-
-def head_logits(network: Network, images: Tensor) -> Tensor:
-    """What logit distillation stores: logits over all classes [n, C], fp32."""
-    return network.head(network(images).features).float()
-
-
-def sweep(
-    bank: FeatureBank,
-    network: Network,
-    answer: Answer,
-    render: Render,
-    policy: ViewPolicy,
-    *,
-    unlabeled: np.ndarray,
-    labeled: np.ndarray,
-    replay: np.ndarray,
-    pool: Pool,
-    track: Callable[[list], Iterable],
-) -> None:
-    """Writes the network's answers on every view of the pool into the bank's open generation and commits it.
-
-    The network is in eval mode meanwhile and as it was before afterwards.
-    """
-    was_training = [module.training for module in network.modules()]
-    network.eval()
-    with torch.no_grad():
-        for role, keys in track(list(_pool_views(network, policy, unlabeled, labeled, replay, pool))):
-            bank.write(keys.ids, bank_slots(keys), answer(network, render(keys)), role=role)
-    bank.commit()
-    for module, training in zip(network.modules(), was_training, strict=True):
-        module.training = training
-
-
-def _pool_views(
-    network: Network, policy: ViewPolicy, unlabeled: np.ndarray, labeled: np.ndarray, replay: np.ndarray, pool: Pool
-) -> Iterator[tuple[str, ViewKeys]]:
-    """Every view the pool holds, in batches of one kind and slot over sorted images."""
-    counts = {"large": policy.large.count, "small": policy.small.count, "support": LABELED_VIEWS}
-    wanted = [("unlabeled", "large", unlabeled), ("unlabeled", "small", unlabeled)]
-    wanted += [("replay", "support", replay), ("support", "support", labeled)]
-    for role, kind, ids in wanted:
-        ids = np.sort(ids)
-        batch = inference_batch(network, policy.crop(kind).size)
-        for slot in pool.slots(kind, counts[kind]):
-            for start in range(0, len(ids), batch):
-                part = ids[start : start + batch]
-                yield role, ViewKeys(kind, part, np.full(len(part), slot))
+    kinds: dict[str, Any] = {"features": BankTeacher, "model": CopiedTeacher, "none": NoTeacher}
+    return kinds[around.config.teacher_mode](method, around)

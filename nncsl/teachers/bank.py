@@ -1,6 +1,6 @@
-"""The teacher's life: made at a task's boundary, asked for fresh views inside it, kept while a checkpoint needs it."""
+"""The feature bank as teacher: swept when a phase begins, read at every step, refreshed and evicted in time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,85 +8,68 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nncsl import networks, teachers
-from nncsl.batches import Pool
+from nncsl import networks
+from nncsl.batches import Batch, Pool, Render, ViewKeys, views_per_step
 from nncsl.config import Config
-from nncsl.data.sources import Source
+from nncsl.data.policy import KINDS
 from nncsl.data.tasks import Task
 from nncsl.featurebank import FeatureBank, fingerprint
-from nncsl.networks import Network
+from nncsl.methods.base import Asked, Method, Phase
+from nncsl.passes import inference_batch
 from nncsl.record import checkpoint
 from nncsl.record.state import RunState
-from nncsl.terminal import Interruption, Reporter
+from nncsl.teachers import NoTeacher, Surroundings, asked_rows
 
 
-class Teaching:
-    """Gives the loop its teacher and its view pool; the only place that knows of teacher modes."""
+class BankTeacher(NoTeacher):
+    """The old network's answers, read by the keys of the views; no second network ever exists."""
 
-    def __init__(
-        self,
-        config: Config,
-        source: Source,
-        network: Network,
-        folder: Path,
-        device: torch.device,
-        reporter: Reporter,
-        interruption: Interruption,
-        *,
-        distills: bool,
-    ) -> None:
-        self._config, self._source, self._network = config, source, network
-        self._folder, self._device = folder, device
-        self._reporter, self._interruption = reporter, interruption
-        self._mode = config.teacher_mode if distills else "none"
-        self._answer = self._in_precision(
-            teachers.head_logits if config.distillation == "kd" else teachers.unit_projections
-        )
+    def __init__(self, method: Method, around: Surroundings) -> None:
+        self._method, self._around, self._config = method, around, around.config
         self._bank: FeatureBank | None = None
-        self._copy: teachers.ModelTeacher | None = None
+        self._asks: Mapping[str, Asked] = {}
 
     def begin(
-        self, state: RunState, task: Task, render: teachers.Render, saved: dict[str, Any] | None
-    ) -> teachers.Teacher:
-        """The task's teacher. The network still is the teacher here, unless a checkpoint says that it has moved on."""
-        self._task, self._render, self._state = task, render, state
-        self._copy = None
-        # The first task has no teacher; and without a memory there are no old supports for NND to compare with.
-        pointless = self._config.distillation == "nnd" and not len(state.memory.ids)
-        if self._mode == "none" or task.index == 0 or pointless:
-            return teachers.NoTeacher()
-        if self._mode == "model":
-            self._copy = teachers.ModelTeacher(self._network, self._answer, self._config.micro_batch)
-            if saved is not None and "teacher" in saved:
-                self._copy.network.load_state_dict(saved["teacher"])
-            state.peak(teacher=networks.nbytes(self._copy.network))
-            return self._copy
+        self, asks: Mapping[str, Asked], phase: Phase, task: Task, render: Render, state: RunState, saved: Any
+    ) -> None:
+        self._asks, self._task, self._render, self._state = asks, task, render, state
+        self._refreshes = 0 < self._config.bank_refresh_epochs < phase.epochs
+        if not asks:
+            return
         if state.generation is not None and self._bank is None:
-            self._bank = self._reopen(state.generation, str(state.teacher))
+            self._bank = FeatureBank.open(
+                self._around.folder / "bank",
+                "a",
+                generation=state.generation,
+                teacher=str(state.teacher),
+                residency=self._config.bank_residency,
+                device=self._where,
+            )
         if state.generation is None:
-            state.teacher = fingerprint(self._network.state_dict())
-            if self._config.refreshes_bank:
-                checkpoint.save(self._teacher_path, {"network": self._network.state_dict()})
+            state.teacher = fingerprint(self._method.state_dict())
+            if self._refreshes:
+                checkpoint.save(self._teacher_path, {"method": self._method.state_dict()})
             self._sweep(self._pool(0))
-        return self._bank_teacher()
+        self._count_memory()
 
-    def pool(self, epoch: int, teacher: teachers.Teacher) -> tuple[Pool, teachers.Teacher]:
-        """The view slots of this epoch and who answers for them; sweeps a fresh pool where one is due."""
-        if not isinstance(teacher, teachers.BankTeacher):
-            return Pool(), teacher
+    def pool(self, epoch: int) -> Pool:
         pool = self._pool(epoch)
         every = self._config.bank_refresh_epochs
-        if every and epoch and epoch % every == 0 and self._state.step == 0:
+        if self._asks and every and epoch and epoch % every == 0 and self._state.step == 0:
             self._refresh(pool)
-            return pool, self._bank_teacher()
-        return pool, teacher
+            self._count_memory()
+        return pool
 
-    def contents(self) -> dict[str, Any]:
-        """What a checkpoint has to hold for the teacher: its weights, where they are in use."""
-        return {"teacher": self._copy.network.state_dict()} if self._copy is not None else {}
+    def targets(self, batch: Batch, pixels: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        assert self._bank is not None or not self._asks
+        found = {}
+        for name, asked in self._asks.items():
+            if name in batch:
+                keys = batch[name].keys.rows(asked_rows(asked, batch[name]))
+                found[name] = self._bank.read(keys.ids, bank_slots(keys), device=self._around.device)  # type: ignore[union-attr]
+        return found
 
     def after_save(self) -> None:
-        """A checkpoint refers to the served generation now: nothing needs an older one."""
         if self._bank is not None:
             for generation in self._bank.generations:
                 if generation.generation != self._bank.generation:
@@ -96,88 +79,97 @@ class Teaching:
         if self._bank is not None:
             self._bank.close()
 
-    def _in_precision(self, answer: teachers.Answer) -> teachers.Answer:
-        """The teacher computes in the student's precision, also in a sweep: it is the same network."""
-
-        def answered(network: Network, images: Tensor) -> Tensor:
-            with networks.autocast(self._config.precision, self._device):
-                return answer(network, images)
-
-        return answered
-
-    @property
-    def _teacher_path(self) -> Path:
-        return self._folder / "checkpoint" / "teacher.pt"
-
     def _pool(self, epoch: int) -> Pool:
-        config, every = self._config, self._config.bank_refresh_epochs
-        return Pool(config.bank_views, config.support_sets, replaced=epoch // every if every else 0)
+        every = self._config.bank_refresh_epochs
+        kinds = sorted({asked.kind for asked in self._asks.values()})
+        images = {
+            kind: np.unique(np.concatenate([asked.ids for asked in self._asks.values() if asked.kind == kind]))
+            for kind in kinds
+        }
+        return Pool(pool_sizes(self._config, kinds), images, replaced=epoch // every if every else 0)
 
     def _refresh(self, pool: Pool) -> None:
-        """Sweeps with the teacher's weights while the student's rest on disk: even now there is one network only."""
+        """Sweep with the teacher's weights while the student's rest on disk: even now there is one network only."""
         student = self._teacher_path.with_name("student.pt")
-        checkpoint.save(student, {"network": self._network.state_dict()})
-        self._network.load_state_dict(checkpoint.load(self._teacher_path)["network"])
+        checkpoint.save(student, {"method": self._method.state_dict()})
+        self._method.load_state_dict(checkpoint.load(self._teacher_path)["method"])
         try:
             self._sweep(pool)
         finally:
-            self._network.load_state_dict(checkpoint.load(student)["network"])
+            self._method.load_state_dict(checkpoint.load(student)["method"])
         student.unlink()
 
     def _sweep(self, pool: Pool) -> None:
-        """Fills a new generation of the bank with the network's answers on the pool's views."""
+        """Fill a new generation of the bank with the network's answers on the pool's views."""
+        began = False
+        views = list(self._views(pool))
+        guarded = self._around.interruption.guard(self._around.reporter.track(views, "teacher's features"))
+        with networks.evaluating(self._method), networks.autocast(self._config.precision, self._around.device):
+            for asked, keys in guarded:
+                rows = asked.answer(self._method, self._render(keys))
+                if not began:
+                    self._begin_generation(pool, rows.shape[1], unit=asked.unit)
+                    began = True
+                assert self._bank is not None
+                self._bank.write(keys.ids, bank_slots(keys), rows, role=asked.role)
+        assert self._bank is not None
+        self._bank.commit()
+        self._state.generation = self._bank.generation
+
+    def _begin_generation(self, pool: Pool, dim: int, *, unit: bool) -> None:
+        config = self._config
         facts: dict[str, Any] = {
             "teacher": self._state.teacher,
             "task": self._task.index,
-            "views": {
-                "policy": self._config.views.fingerprint(),
-                "seed": self._config.seed,
-                "sets": pool.sets,
-                "support_sets": pool.support_sets,
-            },
-            "dataset": self._source.fingerprint,
+            "views": {"policy": config.views.fingerprint(), "seed": config.seed, "slots": dict(pool.sizes)},
+            "dataset": self._around.dataset,
         }
-        if self._bank is None:
-            kd = self._config.distillation == "kd"
-            dim = self._source.num_classes if kd else self._config.network.projection
-            self._bank = FeatureBank.create(
-                *(self._folder / "bank", dim, self._config.bank_codec),
-                overwrite=True,
-                normalized=not kd,
-                residency=self._config.bank_residency,
-                device=self._where,
-                **facts,
-            )
-        else:
+        if self._bank is not None:
             self._bank.begin_generation(**facts)
-        teachers.sweep(
-            *(self._bank, self._network, self._answer, self._render, self._config.views),
-            unlabeled=np.concatenate([self._task.unlabeled, self._state.memory.unlabeled]),
-            labeled=self._task.labeled,
-            replay=self._state.memory.ids,
-            pool=pool,
-            track=self._track,
+            return
+        self._bank = FeatureBank.create(
+            self._around.folder / "bank",
+            dim,
+            config.bank_codec,
+            overwrite=True,
+            normalized=unit,
+            residency=config.bank_residency,
+            device=self._where,
+            **facts,
         )
-        self._state.generation = self._bank.generation
+
+    def _views(self, pool: Pool) -> Iterator[tuple[Asked, ViewKeys]]:
+        """Every view that was asked about, in batches of one kind and slot over sorted images."""
+        for asked in self._asks.values():
+            ids = np.sort(asked.ids)
+            batch = inference_batch(self._method.network, self._config.views.crop(asked.kind).size)
+            for slot in pool.slots(asked.kind):
+                for start in range(0, len(ids), batch):
+                    part = ids[start : start + batch]
+                    yield asked, ViewKeys(asked.kind, part, np.full(len(part), slot))
+
+    @property
+    def _teacher_path(self) -> Path:
+        return self._around.folder / "checkpoint" / "teacher.pt"
 
     @property
     def _where(self) -> torch.device | None:
-        return self._device if self._config.bank_residency == "device" else None
+        return self._around.device if self._config.bank_residency == "device" else None
 
-    def _reopen(self, generation: int, teacher: str) -> FeatureBank:
-        return FeatureBank.open(
-            *(self._folder / "bank", "a"),
-            generation=generation,
-            teacher=teacher,
-            residency=self._config.bank_residency,
-            device=self._where,
-        )
-
-    def _bank_teacher(self) -> teachers.BankTeacher:
+    def _count_memory(self) -> None:
         assert self._bank is not None
-        on_disk = self._config.bank_residency == "disk"
-        self._state.peak(bank=0 if on_disk else self._bank.nbytes)
-        return teachers.BankTeacher(self._bank, self._device)
+        self._state.peak(bank=0 if self._config.bank_residency == "disk" else self._bank.nbytes)
 
-    def _track(self, items: list[Any]) -> Iterator[Any]:
-        return self._interruption.guard(self._reporter.track(items, "teacher's features"))
+
+def bank_slots(keys: ViewKeys) -> np.ndarray:
+    """Return the bank's one number per view of an image: kind and slot in one."""
+    return keys.slots * len(KINDS) + KINDS.index(keys.kind)
+
+
+def pool_sizes(config: Config, kinds: Iterable[str]) -> dict[str, int]:
+    """Return how many slots an image has in the bank, by kind.
+
+    Labeled images have sets of their own: they are few and every step shows them, so they can and should have more.
+    """
+    sets = {"large": config.bank_views, "small": config.bank_views, "plain": 1}
+    return {kind: views_per_step(config.views, kind) * sets.get(kind, config.support_sets) for kind in kinds}

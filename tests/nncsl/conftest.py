@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nncsl import config, engine, runs
+from nncsl import config, engine, methods, runs
 from nncsl.config import build
 from nncsl.data.catalog import open_data
 from nncsl.terminal import Reporter
@@ -32,12 +32,11 @@ def make_run(tmp_path):
     """A function from a configuration to a run in a temporary folder, ready for engine.train."""
 
     def make(loaded, name="run"):
-        if runs.methods.find(loaded.method).one_task:
-            loaded = runs.replace(loaded, tasks=1)
+        loaded = methods.settled(loaded)
         source, tasks = open_data(loaded)
         folder = tmp_path / name
         folder.mkdir()
-        reporter = Reporter(len(tasks), loaded.epochs, quiet=True)
+        reporter = Reporter(len(tasks), quiet=True)
         return engine.Run(loaded, source, tasks, folder, runs.find_device(loaded.device), reporter)
 
     return make

@@ -1,55 +1,57 @@
 """Moments of a run, set up from the project's own parts, for tests that look into a step."""
 
-import numpy as np
+from dataclasses import replace
+
 import torch
 
-from nncsl import engine, methods, networks, teachers
-from nncsl.batches import Batches, Pool
+from nncsl import engine, methods, teachers
+from nncsl.batches import Moment, Pool
 from nncsl.data.tasks import Stream
-from nncsl.methods.base import Classes
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
-from nncsl.teachers.bank import Teaching
+from nncsl.teachers import Surroundings
 from nncsl.terminal import Interruption
 
 
 class SecondTask:
-    """Digits at the start of task 2: a network that knows task 1, a memory of it, and both kinds of teacher."""
+    """Digits at the start of task 2: a method that knows task 1's statistics, and a memory of it."""
 
     def __init__(self, loaded, make_run, name="run"):
         self.config, self.run = loaded, make_run(loaded, name)
-        self.stream = Stream(self.run.source, self.run.tasks)
-        first, second = self.run.tasks[:2]
-        self.state = RunState(task=1, memory=Memory(first.labeled, self.run.source.train_labels[first.labeled]))
-        self.task = self.stream.begin(1, self.state.memory.ids, self.state.memory.unlabeled)
-        self.classes = Classes(second.classes, first.classes, 10)
-        self.network = engine.build_network(loaded, self.run.source).to(self.run.device)
+        source, tasks = self.run.source, self.run.tasks
+        self.method = methods.build(loaded, source.num_classes).to(self.run.device)
+        first = engine.set_up(self.run, Stream(source, tasks), Memory(), 0)
         with torch.no_grad():  # statistics of real images, as after a first task
-            self.network.train()
-            batches = Batches(first, Memory(), _started(Stream(self.run.source, self.run.tasks)), loaded)
-            views = engine.view_renderer(self.run, _started(Stream(self.run.source, self.run.tasks)), 0)
-            for step in range(batches.steps_per_epoch):
-                self.network(views(batches.draw(0, step, Pool()).large))
-        networks.set_mode(self.network, training=True, freeze_batchnorm=loaded.batchnorm != "train")
-        self.views = engine.view_renderer(self.run, self.stream, 1)
-        self.batches = Batches(self.task, self.state.memory, self.stream, loaded)
-        self.method = methods.find(loaded.method)
+            self.method.train()
+            for step in range(first.task.steps):
+                batch = self.method.draw(first.draws, Moment(0, 0, step, step))
+                self.method.network(first.render(next(iter(batch.values())).keys))
+        self.state = RunState(task=1, memory=Memory(first.task.labeled, first.task.labels))
+        self.setup = engine.set_up(self.run, Stream(source, tasks), self.state.memory, 1)
+        self.task = self.setup.task
+        self.phase = self.method.phases(self.task)[0]
+        self.method.mode(self.phase, self.task)
 
-    def teaching(self):
-        c, r = self.config, self.run
-        return Teaching(c, r.source, self.network, r.folder, r.device, r.reporter, Interruption(), distills=True)
+    @property
+    def network(self):
+        return self.method.network
 
-    def losses(self, network, teacher, epoch, step, pool, forward=None):
-        batch = self.batches.draw(epoch, step, pool)
-        dtype = next(network.parameters()).dtype
-        views = (self.views(keys).to(dtype) for keys in (batch.large, batch.small, batch.supports))
-        pixels = teachers.Pixels(*views)
-        share = self.method.backbone_share(self.config)
-        student = engine.embed(network, forward or network, pixels, batch, self.classes, share)
-        targets = teacher.targets(batch, pixels)
-        return self.method.losses(student, batch, targets, self.classes, self.config)
+    def teacher(self, mode=None):
+        """The configured kind of teacher, or another, ready for the task."""
+        loaded, run = replace(self.config, teacher_mode=mode or self.config.teacher_mode), self.run
+        around = Surroundings(loaded, "", run.folder, run.device, run.reporter, Interruption())
+        opened = teachers.open_teacher(self.method, around)
+        opened.begin(self.asks(), self.phase, self.task, self.setup.render, self.state, None)
+        return opened
 
+    def asks(self):
+        return self.method.asks(self.phase, self.task, self.state.memory)
 
-def _started(stream):
-    stream.begin(0, np.zeros(0, np.int64), np.zeros(0, np.int64))
-    return stream
+    def now(self, epoch, step, pool=None):
+        return Moment(0, epoch, step, epoch * self.task.steps + step, pool or Pool())
+
+    def losses(self, method, teacher, epoch=0, step=0, pool=None, forward=None):
+        dtype = next(method.parameters()).dtype
+        setup = self.setup._replace(render=lambda keys: self.setup.render(keys).to(dtype))
+        now = self.now(epoch, step, pool)
+        return method.losses(engine.look(method, setup, self.phase, now, teacher, forward or method.network))

@@ -7,12 +7,10 @@ import pytest
 import torch
 
 from nncsl import engine, evaluation, methods, networks, optim, runs
-from nncsl.batches import Batches
-from nncsl.data.tasks import Stream
 from nncsl.engine import DivergenceError
 from nncsl.errors import ConfigError
 from nncsl.featurebank import fingerprint
-from nncsl.replay import Memory
+from tests.nncsl.scenes import SecondTask
 
 NUMBERS = ("average_accuracy", "average_incremental_accuracy", "fwt", "bwt", "forgetting")
 
@@ -71,13 +69,13 @@ def test_every_switch_trains(small, make_run, assignments):
 
 def test_evaluation_changes_no_state(small, make_run):
     prepared = make_run(small())
-    network = engine.build_network(prepared.config, prepared.source)
-    networks.set_mode(network, training=True, freeze_batchnorm=False)
-    before, random_state = fingerprint(network.state_dict()), torch.get_rng_state()
-    first = evaluation.test_logits(network, prepared.source, prepared.config.views, torch.device("cpu"))[0]
-    again = evaluation.test_logits(network, prepared.source, prepared.config.views, torch.device("cpu"))[0]
-    assert fingerprint(network.state_dict()) == before and torch.equal(first, again)
-    assert all(module.training for module in network.modules())
+    method = methods.build(prepared.config, prepared.source.num_classes)
+    networks.set_training(method, freeze_batchnorm=False)
+    before, random_state = fingerprint(method.state_dict()), torch.get_rng_state()
+    first = evaluation.test_scores(method, prepared.source, prepared.config.views, torch.device("cpu"))[0]
+    again = evaluation.test_scores(method, prepared.source, prepared.config.views, torch.device("cpu"))[0]
+    assert fingerprint(method.state_dict()) == before and torch.equal(first, again)
+    assert all(module.training for module in method.modules())
     assert torch.equal(torch.get_rng_state(), random_state)
 
 
@@ -112,7 +110,7 @@ def test_divergence_stops_with_the_last_good_checkpoint(small, make_run):
     with pytest.raises(DivergenceError, match=r"task 1, epoch 1 .*snn.*lower --set lr_peak"):
         engine.train(prepared)
     saved = torch.load(prepared.checkpoint_path, weights_only=True)
-    assert all(value.isfinite().all() for value in saved["network"].values())
+    assert all(value.isfinite().all() for value in saved["method"].values())
 
 
 def test_eval_gives_the_runs_own_accuracies_and_a_second_opinion(small, tmp_path):
@@ -157,15 +155,11 @@ def test_a_network_that_breaks_is_not_saved(small, make_run, monkeypatch):
     with pytest.raises(DivergenceError, match="weights are not finite in task 1"):
         engine.train(prepared)
     saved = torch.load(prepared.checkpoint_path, weights_only=True)
-    assert all(value.isfinite().all() for value in saved["network"].values())
+    assert all(value.isfinite().all() for value in saved["method"].values())
 
 
 def test_replay_batches_are_half_memory(small, make_run):
-    prepared = make_run(small("method=er", "labelled_batch=6"))
-    first, second = prepared.tasks[:2]
-    stream = Stream(prepared.source, prepared.tasks)
-    memory = Memory(first.labeled, prepared.source.train_labels[first.labeled])
-    stream.begin(1, memory.ids, memory.unlabeled)
-    batch = Batches(second, memory, stream, prepared.config).draw_labeled(0, 0, replay=True)
-    assert len(batch.supports) == 12 and batch.old.sum() == 6
-    assert np.array_equal(batch.labels.numpy(), prepared.source.train_labels[batch.supports.ids])
+    scene = SecondTask(small("method=er", "labelled_batch=6"), make_run)
+    (group,) = scene.method.draw(scene.setup.draws, scene.now(0, 0)).values()
+    assert len(group) == 12 and group.old.sum() == 6
+    assert np.array_equal(group.labels.numpy(), scene.run.source.train_labels[group.keys.ids])

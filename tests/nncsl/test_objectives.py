@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from nncsl import config, kernels, objectives
-from nncsl.batches import Batch, ViewKeys
-from nncsl.methods.base import Classes, Student
+from nncsl import config, kernels, networks, objectives
+from nncsl.batches import Group, ViewKeys
+from nncsl.data.tasks import Task
+from nncsl.methods.base import Step
 from nncsl.methods.nncsl import NNCSL
-from nncsl.teachers import Targets
+from nncsl.networks import Outputs
 
 TAU, SHARPENING, SMOOTHING = 0.1, 0.25, 0.1
 
@@ -174,14 +175,22 @@ def test_nncsl_picks_supports_and_classes_as_the_naive_loops_do():
     current, old = (5, 0), (7, 2)
     labels = torch.tensor([5, 7, 0, 2, 5, 7, 0, 2, 2])
     is_old = np.isin(labels.numpy(), old)
-    queries, features = torch.randn(4, 6, 16, dtype=torch.float64), torch.randn(4, 6, 8, dtype=torch.float64)
-    supports, logits = torch.randn(9, 16, dtype=torch.float64), torch.randn(9, 10, dtype=torch.float64)
+    loaded = config.load("cifar10", [{"network": {"width": 2, "blocks": [1, 1, 1], "hidden": 4, "projection": 16}}])
+    method = NNCSL(networks.build(loaded.network, 3, 10, seed=0).double(), loaded, None)
+    queries, supports = torch.randn(4, 6, 16, dtype=torch.float64), torch.randn(9, 16, dtype=torch.float64)
     teacher_queries, teacher_supports = torch.randn(24, 16).double(), torch.randn(int(is_old.sum()), 16).double()
-    nothing = ViewKeys("large", np.zeros(0, np.int64), np.zeros(0, np.int64))
-    batch = Batch(nothing, nothing, nothing, labels, is_old, replayed=np.zeros(6, dtype=bool))
-    student = Student(None, queries, features, supports, logits)
-    targets = Targets(teacher_queries, teacher_supports)
-    losses = NNCSL().losses(student, batch, targets, Classes(current, old, 10), config.load("cifar10"))
+    # Pixels are numbers of rows here, so that the network's outputs can be chosen.
+    projections = torch.cat([queries.flatten(0, 1), supports])
+    features = torch.randn(33, 8, dtype=torch.float64)
+    pixels = {"large": torch.arange(12), "small": torch.arange(12, 24), "supports": torch.arange(24, 33)}
+    nothing = np.zeros(12, dtype=np.int64)
+    batch = {kind: Group(ViewKeys(kind, nothing, nothing), None, nothing.astype(bool)) for kind in ("large", "small")}
+    batch["supports"] = Group(ViewKeys("support", nothing[:9], nothing[:9]), labels, is_old)
+    task = Task(1, current, nothing[:0], nothing[:0], nothing[:0], old, num_classes=10)
+    targets = {"large": teacher_queries[:12], "small": teacher_queries[12:], "supports": teacher_supports}
+    step = Step(batch, pixels, targets, task, None, 0.0, lambda rows: Outputs(features[rows], projections[rows]), None)
+    losses = method.losses(step)
+    logits = method.network.head(features[24:])[:, list(old + current)]
 
     names = {"current": current, "old": old}
     chosen = {"current": ~is_old, "old": is_old}
@@ -193,11 +202,11 @@ def test_nncsl_picks_supports_and_classes_as_the_naive_loops_do():
         w = naive_snn(student_query, voters["old"], numbers["old"], 2)
         w_teacher = naive_snn(teacher_query, teacher_supports.tolist(), numbers["old"], 2)
         nnd -= sum(t * math.log(p) for t, p in zip(w_teacher, w, strict=True)) / 24
-    lin = -sum(logits[k].log_softmax(0)[c].item() for k, c in enumerate(labels.tolist())) / 9
+    lin = -sum(logits[k].log_softmax(0)[(old + current).index(c)].item() for k, c in enumerate(labels.tolist())) / 9
     found = {name: part.item() for name, part in losses.parts.items()}
     assert found == pytest.approx({"snn": snn, "mem": mem, "lin": lin, "nnd": nnd}, rel=1e-6)
     assert losses.total.item() == pytest.approx(snn + mem + lin + 0.2 * nnd, rel=1e-6)
     for v in range(2):  # the record names classes, not positions
         for n in range(6):
             votes = naive_snn(queries[v, n].tolist(), voters["current"], numbers["current"], 2)
-            assert losses.predictions[v, n].item() == current[votes.index(max(votes))]
+            assert losses.guesses["large"][6 * v + n].item() == current[votes.index(max(votes))]

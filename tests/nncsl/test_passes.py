@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from nncsl import accounting, config, networks, passes, runs, teachers
+from nncsl import accounting, config, networks, passes, runs
 from nncsl.config import NetworkConfig
 from nncsl.passes import Passes, batchnorm, spill
 from tests.nncsl.scenes import SecondTask
@@ -22,26 +22,25 @@ def gradient(network):
 
 
 def gradients_of_a_step(scene, teacher, pool, how):
-    """Loss and gradient of the scene's first step with a fresh copy of its network."""
-    network = copy.deepcopy(scene.network)
-    losses = scene.losses(network, teacher, 0, 0, pool, passes.forward(network, how))
+    """Loss and gradient of the scene's first step with a fresh copy of its method, and its network afterwards."""
+    method = copy.deepcopy(scene.method)
+    losses = scene.losses(method, teacher, 0, 0, pool, passes.forward(method.network, how))
     losses.total.backward()
-    return losses, gradient(network), network
+    return losses, gradient(method), method.network
 
 
 @pytest.mark.parametrize("mode", ["features", "model", "none"])
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
 def test_micro_batches_give_the_gradient_of_all_losses(small, make_run, mode, dtype, bound, tmp_path):
     scene = SecondTask(small(f"teacher_mode={mode}", "bank_codec=fp32", "labelled_per_class=3"), make_run)
-    teaching = scene.teaching()
-    teacher = teaching.begin(scene.state, scene.task, scene.views, None)
-    pool, _ = teaching.pool(0, teacher)
+    teacher = scene.teacher()
+    pool = teacher.pool(0)
     with torch.no_grad():  # a student that has left its teacher, so that every loss has a gradient
         for p in scene.network.projector.parameters():
             p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
-    scene.network.to(dtype)
-    if isinstance(teacher, teachers.ModelTeacher):
-        teacher.network.to(dtype)
+    scene.method.to(dtype)
+    if mode == "model":
+        teacher._copy.to(dtype)
     whole, expected, _ = gradients_of_a_step(scene, teacher, pool, Passes())
     assert set(whole.parts) == {"snn", "mem", "lin"} | ({"nnd"} if mode != "none" else set())
     assert expected.abs().max() > 1e-3
@@ -49,7 +48,7 @@ def test_micro_batches_give_the_gradient_of_all_losses(small, make_run, mode, dt
         losses, found, _ = gradients_of_a_step(scene, teacher, pool, Passes(size, recompute, "device", tmp_path))
         assert losses.total.item() == pytest.approx(whole.total.item(), rel=bound)
         assert ((found - expected).norm() / expected.norm()).item() < bound, (size, recompute)
-    teaching.close()
+    teacher.close()
 
 
 @pytest.mark.parametrize("where", ["device", "disk"])
@@ -57,9 +56,9 @@ def test_micro_batches_give_the_gradient_of_all_losses(small, make_run, mode, dt
 def test_with_training_batchnorm_statistics_are_the_whole_batchs(small, make_run, where, dtype, bound, tmp_path):
     """The rule of the first task: gradient and running statistics as in one pass, each batch counted once."""
     scene = SecondTask(small("teacher_mode=none", "batchnorm=train"), make_run)
-    scene.network.to(dtype)
-    teacher = teachers.NoTeacher()
-    pool, _ = scene.teaching().pool(0, teacher)
+    scene.method.to(dtype)
+    teacher = scene.teacher()
+    pool = teacher.pool(0)
     whole, expected, reference = gradients_of_a_step(scene, teacher, pool, Passes())
     moved = (reference.stem[1].running_mean - scene.network.stem[1].running_mean).abs().max()
     assert moved > 1e-3
@@ -195,7 +194,7 @@ def test_runs_end_as_one_without_micro_batches_does(small, tmp_path):
 def small_network(*, frozen, stem="cifar"):
     shape = NetworkConfig(stem=stem, width=8, blocks=(1, 2, 1), hidden=16, projection=8)
     network = networks.build(shape, 3, 10, 0)
-    networks.set_mode(network, training=True, freeze_batchnorm=frozen)
+    networks.set_training(network, freeze_batchnorm=frozen)
     return network
 
 

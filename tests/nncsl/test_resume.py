@@ -142,8 +142,8 @@ def test_a_signal_in_any_step_of_an_epoch_leaves_a_run_that_ends_the_same(small,
     with pytest.raises(Interrupted):
         engine.train(prepared)
     assert len(calls) == at
-    network, _ = engine.train(prepared, checkpoint.load(prepared.checkpoint_path))
-    assert fingerprint(network.state_dict()) == fingerprint(expected.state_dict())
+    method, _ = engine.train(prepared, checkpoint.load(prepared.checkpoint_path))
+    assert fingerprint(method.state_dict()) == fingerprint(expected.state_dict())
     lines = [(prepared.folder.parent / name / "metrics.jsonl").read_text().count("\n") for name in ("whole", "stopped")]
     assert lines == [6, 6]
 

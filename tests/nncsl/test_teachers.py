@@ -6,47 +6,46 @@ import gc
 import pytest
 import torch
 
-from nncsl import engine, methods, optim, teachers
-from nncsl.batches import LABELED_VIEWS, Pool
+from nncsl import engine, methods, optim
+from nncsl.batches import LABELED_VIEWS
 from nncsl.featurebank import FeatureBank, fingerprint
 from nncsl.networks import Network
+from nncsl.teachers.bank import BankTeacher
 from tests.nncsl.scenes import SecondTask
 
 
 def nnd_gradient(scene, teacher, pool):
     """The largest entry of L_NND's gradient at the task's first step."""
-    scene.network.zero_grad()
-    scene.losses(scene.network, teacher, 0, 0, pool).parts["nnd"].backward()
-    return max(p.grad.abs().max().item() for p in scene.network.parameters() if p.grad is not None)
+    scene.method.zero_grad()
+    scene.losses(scene.method, teacher, pool=pool).parts["nnd"].backward()
+    return max(p.grad.abs().max().item() for p in scene.method.parameters() if p.grad is not None)
 
 
 def train_both(scene, codec_bound):
     """A whole task twice, from the bank and from a copied network; every loss and gradient is compared."""
-    teaching = scene.teaching()
-    bank_teacher = teaching.begin(scene.state, scene.task, scene.views, None)
-    assert isinstance(bank_teacher, teachers.BankTeacher)
-    pool, _ = teaching.pool(0, bank_teacher)
+    bank_teacher = scene.teacher("features")
+    pool = bank_teacher.pool(0)
     sides = []
-    for teacher in (bank_teacher, teachers.ModelTeacher(scene.network, teaching._answer)):
-        network = copy.deepcopy(scene.network)
-        sides.append((network, teacher, optim.build(network, scene.config)))
-    steps, worst = scene.batches.steps_per_epoch, 0.0
+    for teacher in (bank_teacher, scene.teacher("model")):
+        method = copy.deepcopy(scene.method)
+        sides.append((method, teacher, method.begin(scene.phase, scene.task)))
+    worst = 0.0
     for epoch in range(scene.config.epochs):
-        for step in range(steps):
+        for step in range(scene.task.steps):
             both = []
-            for network, teacher, optimizer in sides:
-                optim.set_learning_rate(optimizer, scene.config, epoch * steps + step, steps)
-                losses = scene.losses(network, teacher, epoch, step, pool)
-                optimizer.zero_grad()
+            for method, teacher, optimizers in sides:
+                optim.set_rates(optimizers, scene.phase.rate(scene.phase.progress(scene.now(epoch, step))))
+                losses = scene.losses(method, teacher, epoch, step, pool)
+                method.zero_grad()
                 losses.total.backward()
-                gradient = torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
+                gradient = torch.cat([p.grad.flatten() for p in method.parameters() if p.grad is not None])
                 both.append((losses, gradient))
-                optimizer.step()
+                optimizers[0].step()
             (a, ga), (b, gb) = both
             for name in a.parts:
                 assert a.parts[name].item() == pytest.approx(b.parts[name].item(), rel=codec_bound, abs=codec_bound)
             worst = max(worst, ((ga - gb).norm() / gb.norm()).item())
-    teaching.close()
+    bank_teacher.close()
     return worst
 
 
@@ -68,24 +67,22 @@ def test_other_distillations_also_run_from_stored_answers(small, make_run, disti
 def test_with_frozen_batchnorm_distillation_starts_with_gradient_zero(small, make_run, mode):
     """The student is the teacher at the first step, so the loss is the teacher's entropy: a minimum."""
     scene = SecondTask(small("bank_codec=fp32", f"teacher_mode={mode}"), make_run)
-    teaching = scene.teaching()
-    teacher = teaching.begin(scene.state, scene.task, scene.views, None)
-    pool, _ = teaching.pool(0, teacher)
+    teacher = scene.teacher()
+    pool = teacher.pool(0)
     at_first = nnd_gradient(scene, teacher, pool)
     with torch.no_grad():
         for p in scene.network.projector.parameters():
             p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
     assert at_first < 1e-7
     assert nnd_gradient(scene, teacher, pool) > 1e3 * at_first  # and it is not zero for want of a signal
-    teaching.close()
+    teacher.close()
 
 
 def test_training_batchnorm_moves_the_student_away_from_its_teacher(small, make_run):
     scene = SecondTask(small("bank_codec=fp32", "batchnorm=train"), make_run)
-    teaching = scene.teaching()
-    teacher = teaching.begin(scene.state, scene.task, scene.views, None)
-    assert nnd_gradient(scene, teacher, teaching.pool(0, teacher)[0]) > 1e-3
-    teaching.close()
+    teacher = scene.teacher()
+    assert nnd_gradient(scene, teacher, teacher.pool(0)) > 1e-3
+    teacher.close()
 
 
 def parameters_alive():
@@ -108,8 +105,8 @@ def test_how_many_networks_are_alive_while_a_task_trains(small, make_run, monkey
     gc.collect()
     before = parameters_alive()
     monkeypatch.setattr(methods.METHODS["nncsl"], "losses", counting)
-    network, _ = engine.train(run)
-    size = sum(p.numel() for p in network.parameters())
+    method, _ = engine.train(run)
+    size = sum(p.numel() for p in method.parameters())
     assert counts[0] - before == size  # the first task has no teacher
     assert counts[-1] - before == alive * size
 
@@ -117,14 +114,16 @@ def test_how_many_networks_are_alive_while_a_task_trains(small, make_run, monkey
 def test_each_task_has_its_own_generation_and_only_the_last_is_kept(small, make_run, monkeypatch):
     run = make_run(small("epochs=1"))
     seen = []
-    targets = teachers.BankTeacher.targets
+    targets = BankTeacher.targets
 
     def noting(self, batch, pixels):
+        if not self._asks:
+            return targets(self, batch, pixels)
         manifest = self._bank.manifest
         seen.append((manifest.task, manifest.generation, manifest.teacher, len(self._bank.generations)))
         return targets(self, batch, pixels)
 
-    monkeypatch.setattr(teachers.BankTeacher, "targets", noting)
+    monkeypatch.setattr(BankTeacher, "targets", noting)
     engine.train(run)
     by_task = {task: {entry[1:3] for entry in seen if entry[0] == task} for task, *_ in seen}
     assert sorted(by_task) == [1, 2, 3, 4]
@@ -141,30 +140,29 @@ def test_refreshed_pools_come_from_the_old_teacher(small, make_run, monkeypatch)
     """Every second epoch a new pool is swept with the teacher's weights from disk; the student is unharmed."""
     run = make_run(small("epochs=4", "bank_refresh_epochs=2", "tasks=2", "labels=2/class", "memory=10"))
     seen = []
-    sweep = teachers.sweep
+    sweep = BankTeacher._sweep
 
-    def noting(bank, network, *arguments, **options):
-        seen.append((fingerprint(network.state_dict()), options["pool"]))
-        return sweep(bank, network, *arguments, **options)
+    def noting(self, pool):
+        seen.append((fingerprint(self._method.state_dict()), pool.replaced, dict(pool.sizes)))
+        return sweep(self, pool)
 
-    monkeypatch.setattr(teachers, "sweep", noting)
+    monkeypatch.setattr(BankTeacher, "_sweep", noting)
     engine.train(run)
-    assert [pool for _, pool in seen] == [Pool(2, 2, 0), Pool(2, 2, 1)]
+    assert [entry[1:] for entry in seen] == [(n, {"large": 4, "small": 4, "support": 4}) for n in (0, 1)]
     assert seen[0][0] == seen[1][0]
 
 
 def test_a_refresh_leaves_the_student_as_it_was(small, make_run):
     scene = SecondTask(small("epochs=4", "bank_refresh_epochs=2"), make_run)
-    teaching = scene.teaching()
-    teacher = teaching.begin(scene.state, scene.task, scene.views, None)
+    teacher = scene.teacher()
     with torch.no_grad():
-        for parameter in scene.network.parameters():
+        for parameter in scene.method.parameters():
             parameter.add_(0.01)
-    before = fingerprint(scene.network.state_dict())
-    pool, fresh = teaching.pool(2, teacher)
-    assert fresh is not teacher and pool.replaced == 1
-    assert fingerprint(scene.network.state_dict()) == before != scene.state.teacher
-    teaching.close()
+    before, generation = fingerprint(scene.method.state_dict()), scene.state.generation
+    assert teacher.pool(2).replaced == 1
+    assert scene.state.generation != generation
+    assert fingerprint(scene.method.state_dict()) == before != scene.state.teacher
+    teacher.close()
 
 
 @pytest.mark.parametrize(("epochs", "kept"), [(2, False), (3, True)])
@@ -178,24 +176,36 @@ def test_the_teachers_weights_are_kept_only_for_a_refresh(small, make_run, epoch
 def test_labeled_images_can_have_more_view_sets(small, make_run):
     """All sets are stored, the steps draw from all of them, and unlabeled images keep their own number."""
     scene = SecondTask(small("bank_views=1", "bank_support_views=8"), make_run)
-    teaching = scene.teaching()
-    pool, teacher = teaching.pool(0, teaching.begin(scene.state, scene.task, scene.views, None))
-    batches = [scene.batches.draw(0, step, pool) for step in range(scene.batches.steps_per_epoch)]
-    assert {slot for batch in batches for slot in batch.old_supports.slots.tolist()} == set(range(8 * LABELED_VIEWS))
-    assert {slot for batch in batches for slot in batch.large.slots.tolist()} == {0, 1}
+    teacher = scene.teacher()
+    pool = teacher.pool(0)
+    batches = [scene.method.draw(scene.setup.draws, scene.now(0, step, pool)) for step in range(scene.task.steps)]
+    old = [batch["supports"].keys.rows(batch["supports"].old) for batch in batches]
+    assert {slot for keys in old for slot in keys.slots.tolist()} == set(range(8 * LABELED_VIEWS))
+    assert {slot for batch in batches for slot in batch["large"].keys.slots.tolist()} == {0, 1}
     for step in range(len(batches)):
-        scene.losses(scene.network, teacher, 0, step, pool)  # the bank has what they ask for
+        scene.losses(scene.method, teacher, 0, step, pool)  # the bank has what they ask for
     with FeatureBank.open(scene.run.folder / "bank", generation=scene.state.generation) as bank:
         assert len(bank.keys("replay")[0]) == 8 * LABELED_VIEWS * len(scene.state.memory.ids)
         assert len(bank.keys("unlabeled")[0]) == 4 * len(scene.task.unlabeled)
-    teaching.close()
+    teacher.close()
+
+
+def test_a_bank_holds_nothing_that_is_never_read(small, make_run):
+    """Labels of the current task are compared in fresh views; for logits or features, those of the memory are too."""
+    for distillation, roles in (("nnd", {"unlabeled", "replay"}), ("kd", {"unlabeled"}), ("feature", {"unlabeled"})):
+        scene = SecondTask(small(f"distillation={distillation}"), make_run, distillation)
+        teacher = scene.teacher()
+        with FeatureBank.open(scene.run.folder / "bank", generation=scene.state.generation) as bank:
+            assert {role for role in ("unlabeled", "support", "replay") if len(bank.keys(role)[0])} == roles
+            assert len(bank) == sum(len(bank.keys(role)[0]) for role in roles)
+        teacher.close()
 
 
 def test_sweep_leaves_the_network_as_it_was(small, make_run):
     scene = SecondTask(small(), make_run)
     modes = [m.training for m in scene.network.modules()]
     before = fingerprint(scene.network.state_dict())
-    scene.teaching().begin(scene.state, scene.task, scene.views, None)
+    scene.teacher()
     assert fingerprint(scene.network.state_dict()) == before
     assert [m.training for m in scene.network.modules()] == modes
 

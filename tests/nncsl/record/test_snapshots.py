@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from nncsl import engine, evaluation
+from nncsl import engine, evaluation, networks
 from nncsl.record.snapshots import balanced, read_snapshot
 
 
 def test_a_run_keeps_projections_and_confusion_of_every_task(small, make_run):
     prepared = make_run(small("tasks=2", "epochs=1"))
-    network, state = engine.train(prepared)
+    method, state = engine.train(prepared)
     for task, seen in enumerate(state.seen_accuracy):
         snapshot = read_snapshot(prepared.folder, task)
         classes = [c for t in prepared.tasks[: task + 1] for c in t.classes]
@@ -18,12 +18,17 @@ def test_a_run_keeps_projections_and_confusion_of_every_task(small, make_run):
         assert snapshot.confusion.sum() == 500
         assert 100 * counts[np.arange(len(classes)), classes].sum() / counts.sum() == pytest.approx(seen)
     assert read_snapshot(prepared.folder, 2) is None
-    _, projections, labels = evaluation.test_outputs(
-        network, prepared.source, prepared.config.views, torch.device("cpu")
-    )
-    unit = torch.nn.functional.normalize(projections, dim=1).numpy()
+    source = prepared.source
+    unit = evaluation.answers(
+        method,
+        source.test,
+        np.arange(len(source.test)),
+        prepared.config.views,
+        torch.device("cpu"),
+        lambda m, images: networks.unit_projections(m.network, images),
+    ).numpy()
     assert snapshot.projections.dtype == np.float16 and np.abs(snapshot.projections - unit).max() < 1e-3
-    assert (snapshot.labels == labels.numpy()).all() and snapshot.class_names == prepared.source.class_names
+    assert (snapshot.labels == source.test_labels).all() and snapshot.class_names == source.class_names
 
 
 def test_a_balanced_part_takes_equally_many_of_each_class():

@@ -1,0 +1,67 @@
+"""The first and the last task as a method will meet them, before there is any data: images are numbers here."""
+
+import numpy as np
+import torch
+
+from nncsl import networks
+from nncsl.batches import Draws, Moment
+from nncsl.config import Config
+from nncsl.data.tasks import Task
+from nncsl.methods.base import Asked, Method
+from nncsl.planner.measure import Load
+from nncsl.planner.sizes import Sizes
+from nncsl.replay import Memory
+from nncsl.teachers.bank import pool_sizes
+
+
+def task_and_memory(method: Method, sizes: Sizes, *, first: bool) -> tuple[Task, Memory]:
+    """Return the run's first or last task, and the memory it would find."""
+    config = method.config
+    tasks = max(config.tasks, 1)
+    index, each = (0 if first else tasks - 1), max(1, sizes.classes // tasks)
+    old, classes = tuple(range(index * each)), tuple(range(index * each, (index + 1) * each))
+    labeled = np.arange(sizes.labeled_per_task)
+    remembered = min(config.memory, sizes.labeled_per_task * index) if method.uses_memory else 0
+    unlabeled = config.unlabelled_memory if method.uses_memory and index else 0
+    memory = Memory(
+        ids=len(labeled) + sizes.unlabeled_per_task + np.arange(remembered),
+        labels=np.arange(remembered) % max(1, len(old)),
+        unlabeled=10**9 + np.arange(unlabeled),
+    )
+    everything = np.arange(sizes.unlabeled_per_task)
+    task = Task(index, classes, labeled, index * each + labeled % each, everything, old, sizes.classes)
+    return task, memory
+
+
+def load(method: Method, sizes: Sizes, *, first: bool) -> Load:
+    """Return the views of a step of the first or the last task; of several phases, the most."""
+    task, memory = task_and_memory(method, sizes, first=first)
+    draws = Draws(task, memory, method.config)
+    loads = []
+    for phase in range(len(method.phases(task))):
+        groups = method.draw(draws, Moment(phase, 0, 0, 0)).values()
+        small = sum(len(group) for group in groups if group.keys.kind == "small")
+        loads.append((sum(map(len, groups)) - small, small))
+    frozen = method.config.batchnorm == "freeze-after-first" and not first
+    return Load(max(large for large, _ in loads), max(small for _, small in loads), frozen)
+
+
+def asked(method: Method, sizes: Sizes) -> list[Asked]:
+    """Return what the old network is asked in the last task, in the phase that asks most."""
+    task, memory = task_and_memory(method, sizes, first=False)
+    phases = [list(method.asks(phase, task, memory).values()) for phase in method.phases(task)]
+    return max(phases, key=lambda asks: rows(method.config, asks))
+
+
+def rows(config: Config, asks: list[Asked]) -> int:
+    """Return how many rows a bank of these answers has."""
+    slots = pool_sizes(config, {each.kind for each in asks})
+    return sum(len(each.ids) * slots[each.kind] for each in asks)
+
+
+def answer_size(method: Method, asks: list[Asked], device: torch.device) -> int:
+    """Return the length of an answer."""
+    views = method.config.views
+    image = torch.zeros(1, len(views.mean), views.large.size, views.large.size, device=device)
+    with networks.evaluating(method):
+        return asks[0].answer(method, image).shape[1] if asks else 0
