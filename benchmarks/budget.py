@@ -26,7 +26,7 @@ from .provenance import current_commit
 
 RESULTS = Path(__file__).parent / "results" / "budget.json"
 RECORD = 3073  # bytes of a CIFAR-10 image and its label
-SETTINGS = ("tasks=2", "epochs=1", "unlabelled_fraction=0.01024", "verify_data=false", "device=cpu")
+SETTINGS = ("tasks=2", "epochs=1", "unlabeled_fraction=0.01024", "verify_data=false", "device=cpu")
 
 
 def main(argv: list[str] | None = None) -> int:

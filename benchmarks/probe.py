@@ -30,7 +30,7 @@ from nncsl.runs import reopen
 from .provenance import current_commit
 
 RESULTS = Path(__file__).parent / "results" / "probe.csv"
-SETTINGS = ("dataset", "method", "optimizer", "batchnorm", "teacher_mode", "epochs", "unlabelled_fraction", "seed")
+SETTINGS = ("dataset", "method", "optimizer", "batchnorm", "teacher_mode", "epochs", "unlabeled_fraction", "seed")
 Row = dict[str, str]
 
 

@@ -84,8 +84,8 @@ class StepBench:
         precision: str = "fp32",
     ) -> None:
         torch.manual_seed(0)
-        sets = [f"unlabelled_batch={options.batch}", f"labelled_per_class={options.per_class}", "bank_views=1"]
-        sets += ["unlabelled_fraction=1", "labels=8/class", "memory=64", f"device={options.device}"]
+        sets = [f"unlabeled_batch={options.batch}", f"labeled_per_class={options.per_class}", "bank_views=1"]
+        sets += ["unlabeled_fraction=1", "labels=8/class", "memory=64", f"device={options.device}"]
         sets += [f"precision={precision}"]
         self.config = config.load("cifar10", map(build.parse_assignment, sets))
         images, self.images = small_images(max(1000, 5 * options.batch), options.data_dir)

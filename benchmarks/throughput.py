@@ -102,7 +102,7 @@ def training_rate(settings: Config, network_config: NetworkConfig, peak: float, 
     """Forward and backward over the unlabeled views of a step."""
     network = networks.build(network_config, 3, 10, seed=0)
     kinds = [settings.views.large, settings.views.small]
-    views = [torch.randn(crop.count * settings.unlabelled_batch, 3, crop.size, crop.size) for crop in kinds]
+    views = [torch.randn(crop.count * settings.unlabeled_batch, 3, crop.size, crop.size) for crop in kinds]
 
     def step() -> None:
         torch.stack([network(images).projections.square().sum() for images in views]).sum().backward()
@@ -128,7 +128,7 @@ def step_parts(settings: Config, data_dir: Path | None, repeats: int) -> dict[st
     labels = torch.arange(len(images)).numpy() % 10
     array = ArrayImages(images)
     source = Source("cifar10", array, labels, array, labels, tuple("0123456789"))
-    settings = replace(settings, labels="40/class", unlabelled_fraction=1.0)
+    settings = replace(settings, labels="40/class", unlabeled_fraction=1.0)
     tasks = split_tasks(source, tasks=5, labels=settings.labels, seed=0)
     run = engine.Run(settings, source, tasks, Path(), torch.device("cpu"), Reporter(5, quiet=True))
     setup = engine.set_up(run, Stream(source, tasks), Memory(), 0)

@@ -88,10 +88,10 @@ class Draws:
 
     def __init__(self, task: Task, memory: Memory, config: Config) -> None:
         self._task, self._seed, self._policy = task, config.seed, config.views
-        self._per_class = config.labelled_per_class
+        self._per_class = config.labeled_per_class
         self._unlabeled = np.concatenate([task.unlabeled, memory.unlabeled])
         self._old = np.arange(len(self._unlabeled)) >= len(task.unlabeled)
-        self._batch = min(config.unlabelled_batch, len(self._unlabeled))
+        self._batch = min(config.unlabeled_batch, len(self._unlabeled))
         self.steps_per_epoch = len(self._unlabeled) // self._batch
         ids, labels = np.concatenate([task.labeled, memory.ids]), np.concatenate([task.labels, memory.labels])
         self._labeled, first = np.unique(ids, return_index=True)
@@ -112,7 +112,7 @@ class Draws:
         return {kind: self.views(kind, ids, now, moments=moments, old=old) for kind in kinds}
 
     def supports(self, now: Moment) -> Group:
-        """Return ``labelled_per_class`` images of every class seen, in two views each.
+        """Return ``labeled_per_class`` images of every class seen, in two views each.
 
         Classes stay balanced: one with fewer images shows them again in other views.
         """

@@ -199,7 +199,7 @@ def remember(run: Run, method: Method, state: RunState, stream: Stream, task: Ta
         )
         ranking = replay.herded_ranking(features, ids)
     memory = replay.update(memory, task.labeled, task.labels, sorted(task.seen), config.memory, ranking)
-    unlabeled = config.unlabelled_memory
+    unlabeled = config.unlabeled_memory
     state.memory = replay.update_unlabeled(memory, task.unlabeled, task.index + 1, unlabeled, config.seed)
     state.remembered = task.index + 1
 

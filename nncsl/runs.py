@@ -83,7 +83,7 @@ def resume(
     started = build.plain(run_folder.read_config(folder))
     wanted = started
     for override in overrides:
-        wanted = build.merge(wanted, override)
+        wanted = build.merge(wanted, configs.renamed(override))
     config = run_folder.with_absolute_paths(build.typed(Config, wanted))
     run_folder.refuse_changes(folder, started, config)
     if tensorboard or (folder / events.FOLDER).is_dir():

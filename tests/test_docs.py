@@ -31,7 +31,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 # Put behind every training command: minutes or days become seconds, and everything else stays as it is written.
 SHORT = [
     *("--quiet", "--epochs", "1", "--tasks", "2", "--labels", "4/class", "--memory", "20", "--bank-views", "1"),
-    *("--set", "network.width=4", "--set", "network.hidden=16", "--set", "unlabelled_batch=64"),
+    *("--set", "network.width=4", "--set", "network.hidden=16", "--set", "unlabeled_batch=64"),
     *("--set", "verify_data=false"),
 ]
 

@@ -181,7 +181,7 @@ def _train(where: list[str], threads: int) -> tuple[str, float]:
 def _settings(recorded: Record) -> Config | None:
     """Recorded settings; those that did not exist yet have their defaults. None: one of them means nothing any more."""
     try:
-        return _comparable(build.typed(Config, recorded))
+        return _comparable(config.recorded(recorded))
     except ConfigError:
         return None
 

@@ -1,6 +1,7 @@
 """One typed configuration: a preset, the method's own values, then flags and ``--set``; checked before a run."""
 
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -15,6 +16,15 @@ from nncsl.data.policy import ViewPolicy
 from nncsl.errors import ConfigError
 
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+
+# Settings that have another name now; configurations that were recorded before stay readable.
+RENAMED = {
+    "unlabelled_fraction": "unlabeled_fraction",
+    "unlabelled_memory": "unlabeled_memory",
+    "unlabelled_batch": "unlabeled_batch",
+    "labelled_per_class": "labeled_per_class",
+    "labelled_batch": "labeled_batch",
+}
 
 TeacherMode = Literal["features", "model", "none"]
 
@@ -46,12 +56,12 @@ class Config:
     class_order: tuple[int, ...] | None = None
     test_fraction: float = 0.2
     verify_data: bool = True
-    unlabelled_fraction: float = 1.0
+    unlabeled_fraction: float = 1.0
 
     # Replay memory, in images
     memory: int = 500
     memory_selection: Literal["random", "herding"] = "random"
-    unlabelled_memory: int = 0
+    unlabeled_memory: int = 0
 
     # Method and teacher
     method: str = "nncsl"
@@ -76,9 +86,9 @@ class Config:
     # Optimization
     epochs: int = 250
     warmup_epochs: int = 10
-    unlabelled_batch: int = 256
-    labelled_per_class: int = 5
-    labelled_batch: int = 32
+    unlabeled_batch: int = 256
+    labeled_per_class: int = 5
+    labeled_batch: int = 32
     optimizer: Literal["lars", "sgd"] = "lars"
     lr_start: float = 0.08
     lr_peak: float = 0.4
@@ -134,10 +144,12 @@ def load(preset: str = "digits", overrides: Iterable[Mapping[str, Any]] = ()) ->
     values = yaml.safe_load((_preset_folder() / f"{preset}.yaml").read_text())
     given: dict[str, Any] = {}
     for override in overrides:
-        given = build.merge(given, override)
+        for old in RENAMED.keys() & override.keys():
+            print(f"nncsl: note: {old} is called {RENAMED[old]} now", file=sys.stderr)
+        given = build.merge(given, renamed(override))
     values = build.merge(values, methods.values(given.get("method", values.get("method", Config.method))))
     if given.get("dataset", values["dataset"]) != values["dataset"]:
-        values["unlabelled_fraction"] = 1.0  # less than all of them only repeats what a data set's published runs did
+        values["unlabeled_fraction"] = 1.0  # less than all of them only repeats what a data set's published runs did
     epochs, warmup = given.get("epochs"), values["warmup_epochs"]
     if isinstance(epochs, int) and "warmup_epochs" not in given:
         values["warmup_epochs"] = min(warmup, epochs // 2)  # a trial with few epochs should not be all warm-up
@@ -145,8 +157,18 @@ def load(preset: str = "digits", overrides: Iterable[Mapping[str, Any]] = ()) ->
 
 
 def read(path: Path) -> Config:
-    """A configuration as :func:`dump` wrote it."""
-    return build.typed(Config, yaml.safe_load(path.read_text()))
+    """Return a configuration as :func:`dump` wrote it."""
+    return recorded(yaml.safe_load(path.read_text()))
+
+
+def recorded(values: Mapping[str, Any]) -> Config:
+    """Return a configuration from its plain values, also if an older version wrote them."""
+    return build.typed(Config, renamed(values))
+
+
+def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same settings by their present names."""
+    return {RENAMED.get(key, key): value for key, value in values.items()}
 
 
 def dump(config: Config) -> str:
@@ -168,18 +190,18 @@ def _preset_folder() -> Any:
 
 def _check_ranges(config: Config) -> None:
     """Everything that can be judged without looking at the data."""
-    at_least = {"tasks": 1, "memory": 0, "unlabelled_memory": 0, "epochs": 1, "micro_batch": 0}
+    at_least = {"tasks": 1, "memory": 0, "unlabeled_memory": 0, "epochs": 1, "micro_batch": 0}
     at_least |= {"bank_views": 1, "bank_support_views": 0, "bank_refresh_epochs": 0}
     if min(config.network.width, config.network.hidden, config.network.projection, *config.network.blocks, 1) < 1:
         raise ConfigError(f"network={config.network}: expected numbers of 1 or more")
-    at_least |= {"warmup_epochs": 0, "unlabelled_batch": 1, "labelled_per_class": 1, "labelled_batch": 1, "seed": 0}
+    at_least |= {"warmup_epochs": 0, "unlabeled_batch": 1, "labeled_per_class": 1, "labeled_batch": 1, "seed": 0}
     for name, least in at_least.items():
         if getattr(config, name) < least:
             raise ConfigError(f"{name}={getattr(config, name)}: expected {least} or more")
     for name in ("tau", "sharpening", "lr_peak", "lars_trust", "kd_temperature"):
         if not getattr(config, name) > 0:
             raise ConfigError(f"{name}={getattr(config, name)}: expected a number above 0")
-    for name, low, high in (("unlabelled_fraction", 0, 1), ("smoothing", 0, 1), ("test_fraction", 0, 1)):
+    for name, low, high in (("unlabeled_fraction", 0, 1), ("smoothing", 0, 1), ("test_fraction", 0, 1)):
         if not low <= getattr(config, name) <= high:
             raise ConfigError(f"{name}={getattr(config, name)}: expected a number from {low} to {high}")
     if config.sharpening > 1 or config.smoothing == 1:
@@ -188,10 +210,10 @@ def _check_ranges(config: Config) -> None:
         )
     if config.views.large.count != 2:
         raise ConfigError(f"views.large.count={config.views.large.count}: expected 2, each view is the other's target")
-    if config.unlabelled_memory and not config.memory:
-        raise ConfigError("unlabelled_memory needs --memory: its images are compared with remembered labeled ones")
-    if config.unlabelled_fraction == 0:
-        raise ConfigError("unlabelled_fraction=0: nothing would be left to learn from; expected a number above 0")
+    if config.unlabeled_memory and not config.memory:
+        raise ConfigError("unlabeled_memory needs --memory: its images are compared with remembered labeled ones")
+    if config.unlabeled_fraction == 0:
+        raise ConfigError("unlabeled_fraction=0: nothing would be left to learn from; expected a number above 0")
     if config.warmup_epochs > config.epochs:
         raise ConfigError(
             f"warmup_epochs={config.warmup_epochs} is more than epochs={config.epochs}: "

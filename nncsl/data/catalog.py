@@ -49,7 +49,7 @@ def open_data(config: Config) -> tuple[Source, tuple[Task, ...]]:
         labels=config.labels,
         seed=config.seed,
         class_order=config.class_order,
-        unlabelled_fraction=config.unlabelled_fraction,
+        unlabeled_fraction=config.unlabeled_fraction,
     )
     return source, tasks
 

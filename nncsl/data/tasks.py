@@ -48,7 +48,7 @@ def split_tasks(
     labels: str,
     seed: int,
     class_order: tuple[int, ...] | None = None,
-    unlabelled_fraction: float = 1.0,
+    unlabeled_fraction: float = 1.0,
 ) -> tuple[Task, ...]:
     """Class-incremental tasks of equal size; labeled images are unlabeled ones too, if the fraction keeps them."""
     order = _class_order(source, tasks, class_order)
@@ -58,7 +58,7 @@ def split_tasks(
     for index in range(tasks):
         classes = tuple(order[index * size : (index + 1) * size])
         members = np.flatnonzero(np.isin(source.train_labels, classes))
-        kept = max(1, round(unlabelled_fraction * len(members)))
+        kept = max(1, round(unlabeled_fraction * len(members)))
         unlabeled = np.sort(members[permutation(stream_key(seed, "unlabelled", index), len(members))[:kept]])
         ids, old = np.intersect1d(labeled, members), tuple(order[: index * size])
         made.append(Task(index, classes, ids, source.train_labels[ids], unlabeled, old, source.num_classes))

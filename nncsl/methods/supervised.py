@@ -15,7 +15,7 @@ class Finetune(Method):
     uses_memory: ClassVar[bool] = False
 
     def draw(self, draws: Draws, now: Moment) -> Batch:
-        return {"labeled": draws.labeled_views("support", draws.labeled(now, self.config.labelled_batch), now, 1)}
+        return {"labeled": draws.labeled_views("support", draws.labeled(now, self.config.labeled_batch), now, 1)}
 
     def losses(self, step: Step) -> Losses:
         (outputs,) = step.see("labeled")
@@ -29,6 +29,6 @@ class ER(Finetune):
     uses_memory: ClassVar[bool] = True
 
     def draw(self, draws: Draws, now: Moment) -> Batch:
-        ids = draws.labeled(now, self.config.labelled_batch)
+        ids = draws.labeled(now, self.config.labeled_batch)
         ids = np.concatenate([ids, draws.remembered(now, len(ids))])
         return {"labeled": draws.labeled_views("support", ids, now, 1)}

@@ -71,7 +71,7 @@ def expected_sizes(config: Config) -> Sizes:
     labeled = per_task * (labels.fraction or 1) if labels.per_class is None else classes * labels.per_class
     return Sizes(
         classes=facts.classes,
-        unlabeled_per_task=int(per_task * config.unlabelled_fraction),
+        unlabeled_per_task=int(per_task * config.unlabeled_fraction),
         labeled_per_task=int(labeled),
         data_bytes=facts.image_bytes,
     )

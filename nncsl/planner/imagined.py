@@ -22,7 +22,7 @@ def task_and_memory(method: Method, sizes: Sizes, *, first: bool) -> tuple[Task,
     old, classes = tuple(range(index * each)), tuple(range(index * each, (index + 1) * each))
     labeled = np.arange(sizes.labeled_per_task)
     remembered = min(config.memory, sizes.labeled_per_task * index) if method.uses_memory else 0
-    unlabeled = config.unlabelled_memory if method.uses_memory and index else 0
+    unlabeled = config.unlabeled_memory if method.uses_memory and index else 0
     memory = Memory(
         ids=len(labeled) + sizes.unlabeled_per_task + np.arange(remembered),
         labels=np.arange(remembered) % max(1, len(old)),

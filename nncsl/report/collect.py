@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from nncsl import metrics
+from nncsl.config import renamed
 from nncsl.errors import UserError
 
 _NOT_CURVES = ("kind", "task", "epoch", "lr", "images_per_second", "unlabeled_accuracy")
@@ -69,7 +70,8 @@ class RunRecord:
 
     def curve(self, name: str) -> list[tuple[float, float]]:
         """(epochs since the run began, value) for every epoch that recorded a finite one."""
-        each = int(self.config["epochs"])
+        # A method with several phases may have more epochs in a task than are configured.
+        each = max([int(self.config["epochs"]), *(line["epoch"] + 1 for line in self.epochs)])
         known = [line for line in self.epochs if math.isfinite(line.get(name, math.nan))]
         return [(line["task"] * each + line["epoch"] + 1, line[name]) for line in known]
 
@@ -91,7 +93,7 @@ def collect(folder: Path) -> RunRecord:
     progress = _progress(folder) if summary is None else summary
     return RunRecord(
         folder=folder,
-        config=dict(config),
+        config=renamed(config),
         tasks=tuple(tuple(task["classes"]) for task in tasks["tasks"]),
         epochs=tuple(line for line in lines if line["kind"] == "epoch"),
         matrix=tuple(map(tuple, summary["accuracy_matrix"] if summary else (line["accuracy"] for line in done))),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nncsl import files
-from nncsl.config import Config, build
+from nncsl.config import recorded
 from nncsl.errors import UserError
 
 _EACH, _LARGEST = 8, 128
@@ -27,7 +27,7 @@ def tiles(folder: Path, settings: dict[str, Any], opened: Opened | None) -> dict
     from nncsl.data.catalog import open_data
     from nncsl.data.sheets import views_of_one_image
 
-    config = build.typed(Config, settings)
+    config = recorded(settings)
     source, tasks = opened or open_data(config)
     rows = views_of_one_image(config, source, tasks)
     drawn = {kind: [_data_uri(pixels) for pixels in images[:_EACH]] for kind, images in rows.items()}

@@ -8,7 +8,7 @@ from nncsl.config import build
 from nncsl.data.catalog import open_data
 from nncsl.terminal import Reporter
 
-SMALL = ["epochs=2", "warmup_epochs=1", "network.width=8", "network.hidden=16", "bank_views=2", "unlabelled_batch=64"]
+SMALL = ["epochs=2", "warmup_epochs=1", "network.width=8", "network.hidden=16", "bank_views=2", "unlabeled_batch=64"]
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
 

@@ -25,7 +25,7 @@ def test_presets_show_a_stored_view_no_more_than_five_times(preset):
     assert (loaded.bank_refresh_epochs or loaded.epochs) <= 5 * loaded.bank_views
 
 
-# METHOD's table: tasks, labels, memory, epochs, warm-up, lr start/peak/end, unlabelled batch, labels per class,
+# METHOD's table: tasks, labels, memory, epochs, warm-up, lr start/peak/end, unlabeled batch, labels per class,
 # color, large px and area, small px and area.
 PAPER = {
     "cifar10": (5, "0.8%", 500, 250, 10, 0.08, 0.4, 0.032, 256, 5, 0.5, 32, (0.75, 1), 18, (0.3, 0.75)),
@@ -39,13 +39,13 @@ def test_presets_hold_the_papers_numbers(preset):
     c = config.load(preset)
     crops = (c.views.large.size, c.views.large.area, c.views.small.size, c.views.small.area)
     found = (c.tasks, c.labels, c.memory, c.epochs, c.warmup_epochs, c.lr_start, c.lr_peak, c.lr_end)
-    assert (*found, c.unlabelled_batch, c.labelled_per_class, c.views.color, *crops) == PAPER[preset]
+    assert (*found, c.unlabeled_batch, c.labeled_per_class, c.views.color, *crops) == PAPER[preset]
     shared = (c.weight_decay, c.momentum, c.tau, c.sharpening, c.smoothing, c.lambda_mem, c.lambda_lin, c.lambda_nnd)
     assert shared == (1e-5, 0.9, 0.1, 0.25, 0.1, 1, 0.005, 0.2)
     assert c.optimizer == "lars" and c.lars_trust == 0.001
     assert (c.head_lr, c.network.projection, c.network.width, c.network.blocks) == (0.12, 128, 64, (2, 2, 2, 2))
     assert c.batchnorm == "freeze-after-first"
-    assert c.unlabelled_fraction == (0.5 if preset == "cifar10" else 1.0)
+    assert c.unlabeled_fraction == (0.5 if preset == "cifar10" else 1.0)
 
 
 @pytest.mark.parametrize("full", ["cifar10", "cifar100"])
@@ -56,7 +56,7 @@ def test_small_presets_change_size_and_schedule_only(full):
     """
     paper, small = config.load(full), config.load(f"{full}-small")
     differing = {key.split(".")[0] for key, *_ in build.differences(build.plain(paper), build.plain(small))}
-    sizes = {"network", "unlabelled_fraction", "unlabelled_batch", "epochs", "warmup_epochs"}
+    sizes = {"network", "unlabeled_fraction", "unlabeled_batch", "epochs", "warmup_epochs"}
     sizes |= {"bank_refresh_epochs", "bank_support_views"}
     assert differing <= sizes | {"lr_start", "lr_peak", "lr_end", "lars_trust", "head_lr", "batchnorm"}
     assert config.preset_for(full) == full
@@ -65,7 +65,7 @@ def test_small_presets_change_size_and_schedule_only(full):
 def test_a_methods_own_values_stand_between_preset_and_flags():
     er = load("method=er", preset="cifar10")
     assert (er.optimizer, er.lr_peak, er.momentum, er.warmup_epochs) == ("sgd", 0.1, 0.0, 0)
-    assert er.unlabelled_batch == load(preset="cifar10").unlabelled_batch
+    assert er.unlabeled_batch == load(preset="cifar10").unlabeled_batch
     assert load("method=er", "lr_peak=0.3", preset="cifar10").lr_peak == 0.3
 
 
@@ -106,7 +106,7 @@ def test_a_short_trial_is_not_all_warm_up():
         ("views.large.area=[0.1]", ["views.large.area", "2 values"]),
         ("views.large.area=[0,2]", ["views.large", "area"]),
         ("views.flip=2", ["views", "flip", "2"]),
-        ("unlabelled_fraction=0", ["unlabelled_fraction=0"]),
+        ("unlabeled_fraction=0", ["unlabeled_fraction=0"]),
         ("sharpening=2", ["sharpening=2"]),
         ("smoothing=1", ["smoothing=1"]),
         ("views.large.count=1", ["views.large.count=1", "2"]),
@@ -137,14 +137,14 @@ def test_impossible_combinations_are_refused_before_data_is_read(assignment, wor
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-def test_unlabelled_memory_needs_a_memory():
-    with pytest.raises(ConfigError, match="unlabelled_memory needs --memory"):
-        load("unlabelled_memory=5", "memory=0")
+def test_unlabeled_memory_needs_a_memory():
+    with pytest.raises(ConfigError, match="unlabeled_memory needs --memory"):
+        load("unlabeled_memory=5", "memory=0")
 
 
 def test_another_data_set_is_used_whole():
-    assert load("dataset=folder:photos", preset="cifar10").unlabelled_fraction == 1.0
-    assert load("dataset=cifar10", preset="cifar10").unlabelled_fraction == 0.5
+    assert load("dataset=folder:photos", preset="cifar10").unlabeled_fraction == 1.0
+    assert load("dataset=cifar10", preset="cifar10").unlabeled_fraction == 0.5
 
 
 def test_unknown_preset():
@@ -155,3 +155,16 @@ def test_unknown_preset():
 def test_differences_name_the_settings():
     a, b = build.plain(load()), build.plain(load("network.width=8", "tau=0.2"))
     assert build.differences(a, b) == [("tau", 0.1, 0.2), ("network.width", a["network"]["width"], 8)]
+
+
+def test_settings_by_their_old_names_are_understood(capsys):
+    """As flags with a note; in recorded configurations without one, so that old runs stay comparable."""
+    new = config.load("digits", [{"unlabeled_batch": 7, "labeled_per_class": 3}])
+    assert capsys.readouterr().err == ""
+    old = config.load("digits", [{"unlabelled_batch": 7}, {"labelled_per_class": 3}])
+    assert old == new
+    assert "unlabelled_batch is called unlabeled_batch now" in capsys.readouterr().err
+    written = build.plain(new)
+    before = {{now: then for then, now in config.RENAMED.items()}.get(key, key): written[key] for key in written}
+    assert before != written and config.recorded(before) == new
+    assert capsys.readouterr().err == ""

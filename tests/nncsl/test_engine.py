@@ -41,7 +41,7 @@ def test_every_method_runs_to_a_full_summary(small, tmp_path, method):
     ["distillation=kd"],
     ["distillation=feature", "teacher_mode=model"],
     ["memory_selection=herding", "memory=10"],
-    ["unlabelled_memory=40"],
+    ["unlabeled_memory=40"],
     ["memory=0"],
     ["memory=0", "distillation=kd"],
     ["distillation=kd", "precision=bf16"],
@@ -51,7 +51,7 @@ def test_every_method_runs_to_a_full_summary(small, tmp_path, method):
     ["precision=bf16"],
     ["bank_codec=int8", "bank_residency=disk"],
     ["optimizer=lars", "lr_peak=0.4"],
-    ["class_order=[9,8,7,6,5,4,3,2,1,0]", "unlabelled_fraction=0.5"],
+    ["class_order=[9,8,7,6,5,4,3,2,1,0]", "unlabeled_fraction=0.5"],
 ])  # fmt: skip
 def test_every_switch_trains(small, make_run, assignments):
     prepared = make_run(small("epochs=1", *assignments))
@@ -59,7 +59,7 @@ def test_every_switch_trains(small, make_run, assignments):
     assert len(state.accuracy_matrix) == 5
     size = prepared.config.memory
     assert len(state.memory.ids) == min(size, 40)
-    assert len(state.memory.unlabeled) == prepared.config.unlabelled_memory
+    assert len(state.memory.unlabeled) == prepared.config.unlabeled_memory
     lines = [json.loads(line) for line in (prepared.folder / "metrics.jsonl").read_text().splitlines()]
     assert ("nnd" in lines[-2]) == (assignments not in (["memory=0"], ["teacher_mode=none"]))
     if assignments == ["memory=0"]:
@@ -159,7 +159,7 @@ def test_a_network_that_breaks_is_not_saved(small, make_run, monkeypatch):
 
 
 def test_replay_batches_are_half_memory(small, make_run):
-    scene = SecondTask(small("method=er", "labelled_batch=6"), make_run)
+    scene = SecondTask(small("method=er", "labeled_batch=6"), make_run)
     (group,) = scene.method.draw(scene.setup.draws, scene.now(0, 0)).values()
     assert len(group) == 12 and group.old.sum() == 6
     assert np.array_equal(group.labels.numpy(), scene.run.source.train_labels[group.keys.ids])

@@ -32,7 +32,7 @@ def gradients_of_a_step(scene, teacher, pool, how):
 @pytest.mark.parametrize("mode", ["features", "model", "none"])
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
 def test_micro_batches_give_the_gradient_of_all_losses(small, make_run, mode, dtype, bound, tmp_path):
-    scene = SecondTask(small(f"teacher_mode={mode}", "bank_codec=fp32", "labelled_per_class=3"), make_run)
+    scene = SecondTask(small(f"teacher_mode={mode}", "bank_codec=fp32", "labeled_per_class=3"), make_run)
     teacher = scene.teacher()
     pool = teacher.pool(0)
     with torch.no_grad():  # a student that has left its teacher, so that every loss has a gradient

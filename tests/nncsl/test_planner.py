@@ -18,14 +18,14 @@ HEAVY = [
     "network.width=32",
     "network.blocks=[1, 1]",
     "network.hidden=64",
-    "unlabelled_batch=128",
+    "unlabeled_batch=128",
     "tasks=2",
     "epochs=1",
 ]
-HEAVY += ["views.large.size=32", "views.small.size=18", "unlabelled_fraction=0.2", "bank_views=1", "warmup_epochs=0"]
+HEAVY += ["views.large.size=32", "views.small.size=18", "unlabeled_fraction=0.2", "bank_views=1", "warmup_epochs=0"]
 # Enough for whatever does not depend on how large things are, and planned in a second.
 LIGHT = ["network.width=8", "network.blocks=[1]", "network.hidden=16", "tasks=2", "epochs=1", "warmup_epochs=0"]
-LIGHT += ["unlabelled_fraction=0.2", "bank_views=1"]
+LIGHT += ["unlabeled_fraction=0.2", "bank_views=1"]
 
 
 def flags(assignments):
@@ -108,7 +108,7 @@ def test_noise_does_not_make_more_work_faster():
 
 def test_a_bank_that_fills_the_memory_goes_to_the_disk():
     """Large enough not to be mapped, so that leaving it in its file frees memory; it keeps its codec."""
-    many = ("bank_views=4000", "unlabelled_fraction=1.0")
+    many = ("bank_views=4000", "unlabeled_fraction=1.0")
     in_memory, on_disk = planned("20GB", *LIGHT, *many), planned("900MB", *LIGHT, *many)
     assert in_memory.chosen.config.bank_residency == "ram" and in_memory.chosen.parts["bank"] > 2e9
     assert on_disk.chosen.config.bank_residency == "disk" and on_disk.chosen.config.bank_codec == "fp16"
@@ -140,7 +140,7 @@ def test_planning_is_for_the_run_that_train_would_start():
 
 
 def test_imagenet_can_be_planned_on_the_command_line(capsys):
-    tiny = ("network.width=8", "network.blocks=[1]", "network.hidden=16", "unlabelled_batch=16")
+    tiny = ("network.width=8", "network.blocks=[1]", "network.hidden=16", "unlabeled_batch=16")
     assert cli.main(["plan", "--preset", "imagenet100", "--memory-budget", "8GB", *flags(tiny)]) == 0
     said = capsys.readouterr().out
     assert "Plan for 8 GB" in said and "at the peak" in said and "chosen" in said

@@ -128,8 +128,8 @@ def test_asked_to_stop_it_saves_the_very_step_and_goes_on_from_there(tmp_path, e
 @pytest.mark.parametrize("at", [3, 8, 9])
 def test_a_signal_in_any_step_of_an_epoch_leaves_a_run_that_ends_the_same(small, make_run, monkeypatch, at):
     """The eighth step is the last one of an epoch, where an epoch's record and the stop meet."""
-    expected, _ = engine.train(make_run(small("tasks=2", "unlabelled_batch=80"), "whole"))
-    prepared = make_run(small("tasks=2", "unlabelled_batch=80"), "stopped")
+    expected, _ = engine.train(make_run(small("tasks=2", "unlabeled_batch=80"), "whole"))
+    prepared = make_run(small("tasks=2", "unlabeled_batch=80"), "stopped")
     losses, calls = NNCSL.losses, []
 
     def interrupted(self, *arguments):
@@ -166,7 +166,7 @@ def test_a_run_can_be_resumed_from_elsewhere(tmp_path, monkeypatch):
         "epochs": 1,
         "cache_dir": "cache",
     }
-    settings |= {"network": {"width": 8, "blocks": [1], "hidden": 16}, "unlabelled_batch": 8}
+    settings |= {"network": {"width": 8, "blocks": [1], "hidden": 16}, "unlabeled_batch": 8}
     runs.start(config.load("cifar10", [settings]), Path("run"), quiet=True)
     (tmp_path / "run" / "summary.json").unlink()
     monkeypatch.chdir("/")

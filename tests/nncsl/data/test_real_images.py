@@ -54,7 +54,7 @@ def test_cifar10_protocol_of_the_paper(cifar10_folder):
     source, tasks = open_data(loaded)
     for task in tasks:
         assert np.bincount(source.train_labels[task.labeled], minlength=10)[list(task.classes)].tolist() == [40, 40]
-        assert len(task.unlabeled) // loaded.unlabelled_batch == 19
+        assert len(task.unlabeled) // loaded.unlabeled_batch == 19
 
 
 def test_one_flipped_bit_is_noticed(cifar10_folder):

@@ -41,7 +41,7 @@ def test_split_is_the_same_everywhere_and_differs_by_seed(tasks, digits):
 
 def test_class_order_and_fraction(digits):
     order = (9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
-    tasks = split_tasks(digits, tasks=2, labels="3%", seed=0, class_order=order, unlabelled_fraction=0.5)
+    tasks = split_tasks(digits, tasks=2, labels="3%", seed=0, class_order=order, unlabeled_fraction=0.5)
     assert [task.classes for task in tasks] == [order[:5], order[5:]]
     for task in tasks:
         members = np.isin(digits.train_labels, task.classes).sum()

@@ -24,7 +24,7 @@ QUICK = [
     "--set",
     "network.width=8",
     "--set",
-    "unlabelled_batch=96",
+    "unlabeled_batch=96",
 ]
 
 

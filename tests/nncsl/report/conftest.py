@@ -12,7 +12,7 @@ from nncsl.config import build
 from nncsl.runs import start
 from tests.nncsl.report.browser import BINARY, Browser
 
-SHORT = ["epochs=2", "network.width=8", "network.hidden=16", "bank_views=2", "unlabelled_batch=64"]
+SHORT = ["epochs=2", "network.width=8", "network.hidden=16", "bank_views=2", "unlabeled_batch=64"]
 
 
 def train_command(folder, *more):

@@ -40,7 +40,7 @@ def test_known_settings(preset, changes, expected):
         ("cifar10", {"labels": "4/class"}),
         ("cifar10", {"teacher_mode": "none"}),
         ("cifar10", {"distillation": "kd"}),
-        ("cifar10", {"unlabelled_memory": 5000}),
+        ("cifar10", {"unlabeled_memory": 5000}),
         ("cifar100", {"method": "joint", "tasks": 1}),
     ],
 )
