@@ -233,7 +233,7 @@ def test_the_scripts_of_the_extending_page_run(here, name, monkeypatch, capsys):
     lines = [shlex.split(line) for line in shell_lines(text) if line.startswith(f"python {name} ")]
     assert len(lines) >= 2 and any("train" in words for words in lines)
     for registry in (methods.METHODS, sources.SOURCES):  # what the script adds must not outlive this test
-        for key in ("pseudo-label", "photo-tiles"):
+        for key in ("prototypes", "photo-tiles"):
             monkeypatch.setitem(registry, key, None)
             monkeypatch.delitem(registry, key)
     for words in lines:
@@ -242,7 +242,7 @@ def test_the_scripts_of_the_extending_page_run(here, name, monkeypatch, capsys):
             runpy.run_path(name, run_name="__main__")
         assert ended.value.code == 0, capsys.readouterr().err
     runs = {path.parent.name for path in Path("runs").glob("*/summary.json")}
-    assert runs & {"digits-pseudo-label-seed0", "photo-tiles-nncsl-seed0"}
+    assert runs & {"digits-prototypes-seed0", "photo-tiles-nncsl-seed0"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
