@@ -53,18 +53,18 @@ class Lars(torch.optim.Optimizer):
 def build(module: nn.Module, config: Config) -> Lars:
     """Return the configured optimizer of a method's parameters.
 
-    Weights adapt and decay; biases and normalization parameters do neither; the head has its own learning rate.
+    Weights adapt and decay; biases and normalization parameters do neither. The head has its own learning rate; as in
+    the authors' code, it adapts, bias included (at full strength its biases would run away), and does not decay.
     """
     trust = config.lars_trust if config.optimizer == "lars" else 0.0
-    groups = []
-    for is_head, peak in ((False, config.lr_peak), (True, config.head_lr)):
-        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        chosen = [p for name, p in named if ("head" in name.split(".")) == is_head]
-        weights = [p for p in chosen if p.ndim > 1]
-        others = [p for p in chosen if p.ndim <= 1]
-        groups.append({"params": weights, "weight_decay": config.weight_decay, "trust": trust, "peak": peak})
-        groups.append({"params": others, "peak": peak})
-    return Lars(groups, momentum=config.momentum)
+    named = [(name.split("."), p) for name, p in module.named_parameters() if p.requires_grad]
+    body = [p for path, p in named if "head" not in path]
+    groups = [
+        {"params": [p for p in body if p.ndim > 1], "weight_decay": config.weight_decay, "trust": trust},
+        {"params": [p for p in body if p.ndim <= 1]},
+        {"params": [p for path, p in named if "head" in path], "trust": trust, "peak": config.head_lr},
+    ]
+    return Lars([{"peak": config.lr_peak, **group} for group in groups], momentum=config.momentum)
 
 
 def set_rates(optimizers: Sequence[torch.optim.Optimizer], factor: float) -> float:
