@@ -46,7 +46,7 @@ class Network(nn.Module):
         # backward pass of torch 2.13's strided 1x1 convolution corrupts memory in that layout (seen on one thread).
         self.memory_format = torch.channels_last if width >= 8 else torch.contiguous_format
         if config.stem == "cifar":
-            stem: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False)]
+            stem: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=config.stem_padding, bias=False)]
         else:
             stem = [nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False)]
         stem += [nn.BatchNorm2d(width), nn.ReLU(inplace=True)]

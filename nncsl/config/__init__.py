@@ -34,6 +34,7 @@ class NetworkConfig:
     """A residual network: ResNet-18 is width 64 with blocks [2, 2, 2, 2]."""
 
     stem: Literal["cifar", "imagenet"] = "cifar"
+    stem_padding: int = 1  # of the CIFAR stem's 3x3 convolution; the authors have 2, hence maps of 34 pixels
     width: int = 64
     blocks: tuple[int, ...] = (2, 2, 2, 2)
     hidden: int = 512
@@ -192,6 +193,8 @@ def _check_ranges(config: Config) -> None:
     """Everything that can be judged without looking at the data."""
     at_least = {"tasks": 1, "memory": 0, "unlabeled_memory": 0, "epochs": 1, "micro_batch": 0}
     at_least |= {"bank_views": 1, "bank_support_views": 0, "bank_refresh_epochs": 0}
+    if config.network.stem_padding < 0:
+        raise ConfigError(f"network.stem_padding={config.network.stem_padding}: expected 0 or more")
     if min(config.network.width, config.network.hidden, config.network.projection, *config.network.blocks, 1) < 1:
         raise ConfigError(f"network={config.network}: expected numbers of 1 or more")
     at_least |= {"warmup_epochs": 0, "unlabeled_batch": 1, "labeled_per_class": 1, "labeled_batch": 1, "seed": 0}

@@ -19,6 +19,13 @@ def test_resnet18_shapes(preset, size):
     assert network.head(outputs.features).shape == (2, 100)
 
 
+@pytest.mark.parametrize(("preset", "side"), [("cifar10", 34), ("cifar100", 34), ("cifar10-small", 16), ("digits", 32)])
+def test_the_stems_maps(preset, side):
+    """The authors pad the full-size CIFAR stem by 2; small networks and digits are padded by 1."""
+    network = build(preset)
+    assert network.stem[0](torch.randn(1, 3, 32, 32)).shape[2:] == (side, side)
+
+
 def test_backbone_equals_torchvisions_resnet18():
     """The same weights give the same features: what we call ResNet-18 is one."""
     ours, theirs = build("imagenet100"), torchvision.models.resnet18()
@@ -53,7 +60,7 @@ def test_unseen_classes_can_not_win():
 
 def test_frozen_batchnorm_keeps_statistics_and_trains_affine():
     network = build()
-    networks.set_mode(network, training=True, freeze_batchnorm=True)
+    networks.set_training(network, freeze_batchnorm=True)
     before = {k: v.clone() for k, v in network.state_dict().items() if "running" in k}
     images = torch.randn(6, 3, 8, 8)
     together = network(images).projections
