@@ -1,6 +1,6 @@
 """Soft nearest neighbours and their distillation loss, memory-efficient, on CPU and GPU.
 
-    from . import snn, nnd_loss
+    from nncsl.kernels import snn, nnd_loss, snn_loss       # in a checkout `from kernels import ...` too
 
     probabilities = snn(queries, supports, labels, num_classes=10)          # [N, D], [K, D], [K] -> [N, C]
     loss = nnd_loss(queries, supports, teacher_queries, teacher_supports, labels, num_classes=10)

@@ -1,7 +1,7 @@
 """The SNN objective on probabilities: value and gradient of both terms together.
 
 Plain autograd would run some fifty small operations over [views, C] here, as many as everything else of the step;
-sharing the sharpened predictions leaves half of them (measured by `benchmarks.kernels_snn_loss`).
+sharing the sharpened predictions leaves half of them (measured by `nncsl.benchmarks.kernels_snn_loss`).
 """
 
 from typing import Any, NamedTuple

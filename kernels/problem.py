@@ -48,5 +48,7 @@ class Forward(NamedTuple):
 
 def working_dtype(*problems: Problem) -> torch.dtype:
     """Return fp64 if any vectors are fp64, else fp32: lower precisions are for storage only."""
-    vectors = [x for problem in problems for x in (problem.queries, problem.supports)]
-    return torch.float64 if any(x.dtype == torch.float64 for x in vectors) else torch.float32
+    for problem in problems:
+        if torch.float64 in (problem.queries.dtype, problem.supports.dtype):
+            return torch.float64
+    return torch.float32

@@ -22,7 +22,7 @@ PARTIALS = 16  # a query's gradient is summed in at most this many parts, each b
 
 @dataclass(frozen=True)
 class Shape:
-    """Tile sizes for vectors of one dim and type: chosen for no register spills, see `benchmarks.kernels --static`."""
+    """Tile sizes for one dim and type, chosen for no register spills: see `nncsl.benchmarks.kernels --static`."""
 
     dim: int
     padded: int

@@ -1,6 +1,5 @@
 """Vectors of any length seen as unit vectors, without a copy of them all, and the way back for gradients."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -11,8 +10,7 @@ from ..reference import EPS
 from .class_rows import ClassRows
 
 
-@dataclass(frozen=True)
-class Units:
+class Units(NamedTuple):
     """Rows of `raw` [n, D] brought to unit length on demand by `scale` [n, 1]."""
 
     raw: Tensor
