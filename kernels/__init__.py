@@ -94,8 +94,8 @@ def snn_loss(
 
     queries [(2 + small_views) N, D]: all first large views, all second large views, then all small views of each
     kind. With v = snn(queries, ...) and v sharpened to v^(1 / sharpening), normalized:
-    cross_entropy: the mean over views of -sum_c target_c log v_c. Targets are sharpened and not differentiated;
-        entries under 1e-4 count as 0. The large views are each other's target, a small view's is their mean.
+    cross_entropy: the mean over views of -sum_c target_c log v_c. Targets are sharpened and not differentiated.
+        The large views are each other's target, a small view's is their mean; entries under 1e-4 then count as 0.
     minus_entropy: sum_c m_c log m_c of the mean m over views of sharpened v.
     predictions: int64 [(2 + small_views) N], the most probable class of each view.
     Other arguments as in `snn`.

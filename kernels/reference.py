@@ -54,12 +54,13 @@ def sharpen(p: Tensor, power: float) -> Tensor:
 def targets_of(sharp: Tensor, small_views: int) -> Tensor:
     """What each view shall predict, from the sharpened predictions of all views [(2 + small_views) N, C].
 
-    The two large views are each other's target; the target of a small view is the mean of the large ones.
+    The two large views are each other's target; the target of a small view is the mean of the large ones. Small
+    entries are dropped last: a class of which one large view is sure enough stays in their mean.
     """
     n = sharp.shape[0] // (2 + small_views)
-    large = sharp[: 2 * n]
-    one, two = torch.where(large < SMALLEST_TARGET, 0.0, large).split(n)
-    return torch.cat([two, one, *[(one + two) / 2] * small_views])
+    one, two = sharp[: 2 * n].split(n)
+    targets = torch.cat([two, one, *[(one + two) / 2] * small_views])
+    return torch.where(targets < SMALLEST_TARGET, 0.0, targets)
 
 
 def objective(p: Tensor, small_views: int, power: float) -> tuple[Tensor, Tensor]:

@@ -13,9 +13,8 @@ def test_two_images_by_hand() -> None:
     """One image in two large and one small view: the definition, written out."""
     v = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.7, 0.1], [0.4, 0.4, 0.2]], dtype=torch.float64)
     one, two = (row**4 / (row**4).sum() for row in v[:2])
-    one = torch.where(one < 1e-4, 0.0, one)
-    two = torch.where(two < 1e-4, 0.0, two)
-    expected = -((two * v[0].log()).sum() + (one * v[1].log()).sum() + ((one + two) / 2 * v[2].log()).sum()) / 3
+    targets = (torch.where(t < 1e-4, 0.0, t) for t in (two, one, (one + two) / 2))
+    expected = -sum((target * row.log()).sum() for target, row in zip(targets, v, strict=True)) / 3
     mean = sum(row**4 / (row**4).sum() for row in v) / 3
     cross_entropy, minus_entropy = reference.objective(v, small_views=1, power=4.0)
     torch.testing.assert_close(cross_entropy, expected)
@@ -25,6 +24,12 @@ def test_two_images_by_hand() -> None:
 def test_small_entries_of_targets_are_dropped() -> None:
     sharp = torch.tensor([[0.99991, 0.00009], [0.5, 0.5]])
     torch.testing.assert_close(reference.targets_of(sharp, 0), torch.tensor([[0.5, 0.5], [0.99991, 0.0]]))
+
+
+def test_the_mean_of_the_large_views_is_taken_before_small_entries_are_dropped() -> None:
+    sharp = torch.tensor([[0.99991, 0.00009, 0.0], [0.5, 0.49985, 0.00015], [0.2, 0.3, 0.5]])
+    expected = torch.tensor([[0.5, 0.49985, 0.00015], [0.99991, 0.0, 0.0], [0.749955, 0.24997, 0.0]])
+    torch.testing.assert_close(reference.targets_of(sharp, 1), expected)
 
 
 @pytest.mark.parametrize("small_views", [0, 2, 3])

@@ -41,14 +41,18 @@ def naive_sharpen(p):
     return [x / sum(powered) for x in powered]
 
 
+def naive_cut(target):
+    return [0.0 if x < 1e-4 else x for x in target]
+
+
 def naive_step(views, supports, labels, classes):
     """L_SNN and L_MEM of views[v][n]: lists of embeddings; views 0 and 1 are large."""
     predictions = [[naive_snn(q, supports, labels, classes) for q in view] for view in views]
     images, losses, mean = len(views[0]), [], [0.0] * classes
     for n in range(images):
-        first, second = ([0.0 if x < 1e-4 else x for x in naive_sharpen(predictions[large][n])] for large in (0, 1))
+        first, second = (naive_sharpen(predictions[large][n]) for large in (0, 1))
         both = [(a + b) / 2 for a, b in zip(first, second, strict=True)]
-        for v, target in enumerate([second, first] + [both] * (len(views) - 2)):
+        for v, target in enumerate(map(naive_cut, [second, first] + [both] * (len(views) - 2))):
             losses.append(-sum(t * math.log(p) for t, p in zip(target, predictions[v][n], strict=True)))
             for c, p in enumerate(naive_sharpen(predictions[v][n])):
                 mean[c] += p / (images * len(views))
@@ -64,7 +68,7 @@ def scene():
     return views, supports, labels
 
 
-def ours(views, supports, labels, classes=3):
+def ours(views, supports, labels, classes=3, backend="auto"):
     return kernels.snn_loss(
         views.flatten(0, 1),
         supports,
@@ -74,6 +78,7 @@ def ours(views, supports, labels, classes=3):
         num_classes=classes,
         temperature=TAU,
         smoothing=SMOOTHING,
+        backend=backend,
     )
 
 
@@ -94,6 +99,21 @@ def test_confident_predictions_cut_small_targets_to_zero(scene):
     assert 0 < min(sharp) < 1e-4
     expected = naive_step(views.tolist(), supports.tolist(), labels.tolist(), 3)
     assert tuple(x.item() for x in ours(views, supports, labels)[:2]) == pytest.approx(expected, rel=1e-10)
+
+
+def test_a_mean_target_is_cut_after_the_mean(scene):
+    """One large view is surer than the other: what counts is whether their mean is under the threshold."""
+    _, supports, labels = scene
+    here, there = supports.detach()[0], supports.detach()[3]
+    views = torch.stack([here, here + 0.8 * there, here, here])[:, None]
+    sure, unsure = (
+        naive_sharpen(naive_snn(view.tolist(), supports.tolist(), labels.tolist(), 3)) for view in views[:2, 0]
+    )
+    assert any(a < 1e-4 <= (a + b) / 2 for a, b in zip(sure, unsure, strict=True))
+    expected = naive_step(views.tolist(), supports.tolist(), labels.tolist(), 3)
+    for backend in ("reference", "blockwise"):
+        found = ours(views, supports, labels, backend=backend)
+        assert tuple(x.item() for x in found[:2]) == pytest.approx(expected, rel=1e-10)
 
 
 def test_large_views_are_each_others_targets_and_small_ones_have_none(scene):
