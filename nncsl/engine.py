@@ -1,6 +1,7 @@
 """The loop over tasks. Read it from top to bottom: that is the protocol; what is learned in it is a method's."""
 
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nncsl import accounting, batches, evaluation, methods, networks, optim, passes, replay, teachers
 from nncsl.batches import Batch, Draws, Moment, Render
@@ -139,6 +141,8 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                 state.end_phase()
 
             # The boundary: remember, conclude, measure, and let the rest of the task's data go.
+            if config.batchnorm_recalibrate and index == 0:
+                networks.recalibrate(method.network, plain_batches(run, stream, task.unlabeled))
             if method.uses_memory and not method.remembers_first:
                 remember(run, method, state, stream, task)
             with networks.evaluating(method):
@@ -202,6 +206,13 @@ def remember(run: Run, method: Method, state: RunState, stream: Stream, task: Ta
     unlabeled = config.unlabeled_memory
     state.memory = replay.update_unlabeled(memory, task.unlabeled, task.index + 1, unlabeled, config.seed)
     state.remembered = task.index + 1
+
+
+def plain_batches(run: Run, stream: Stream, ids: np.ndarray) -> Iterator[Tensor]:
+    """Give the images as evaluation sees them, in batches of the training's size; a smaller last one is left out."""
+    size = min(run.config.unlabeled_batch, len(ids))
+    for part in np.split(ids[: len(ids) // size * size], len(ids) // size):
+        yield evaluation.plain_images(stream, part, run.config.views, run.device)
 
 
 def measure(run: Run, method: Method, state: RunState, task: Task) -> None:

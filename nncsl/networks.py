@@ -1,6 +1,6 @@
 """The one network: a residual backbone, the projector that nearest neighbours are found in, and a linear head."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
@@ -110,6 +110,21 @@ def set_training(module: nn.Module, *, freeze_batchnorm: bool) -> None:
         for inner in module.modules():
             if isinstance(inner, nn.modules.batchnorm._BatchNorm):
                 inner.eval()
+
+
+@torch.no_grad()
+def recalibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Replace BatchNorm's running statistics by the means of those of the batches, each batch counting the same."""
+    norms = [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    modes = [(norm.training, norm.momentum) for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.train()
+        norm.momentum = None  # torch's way to ask for a plain mean over batches
+    for images in batches:
+        network(images)
+    for norm, (training, momentum) in zip(norms, modes, strict=True):
+        norm.training, norm.momentum = training, momentum
 
 
 @contextmanager

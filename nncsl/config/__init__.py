@@ -99,6 +99,7 @@ class Config:
     momentum: float = 0.9
     weight_decay: float = 1e-5
     batchnorm: Literal["freeze-after-first", "train"] = "freeze-after-first"
+    batchnorm_recalibrate: bool = False  # statistics of the first task's plain images before they are frozen
 
     # Machine
     network: NetworkConfig = field(default_factory=NetworkConfig)

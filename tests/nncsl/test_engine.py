@@ -79,6 +79,20 @@ def test_evaluation_changes_no_state(small, make_run):
     assert torch.equal(torch.get_rng_state(), random_state)
 
 
+def test_recalibration_happens_once_before_statistics_are_frozen(small, make_run):
+    """Other statistics than without it, the same after every later task, and those of training images alone."""
+    plain, _ = engine.train(make_run(small("epochs=1", "tasks=2"), "plain"))
+    seen = []
+    for name in ("one", "again"):
+        prepared = make_run(small("epochs=1", "tasks=2", "batchnorm_recalibrate=true"), name)
+        if name == "again":
+            prepared.source.test.array[:] = 255 - prepared.source.test.array
+        method, _ = engine.train(prepared)
+        seen.append(method.network.stem[1].running_mean)
+    assert not torch.equal(seen[0], plain.network.stem[1].running_mean)
+    assert torch.equal(*seen)
+
+
 def test_training_never_touches_the_test_set(small, make_run):
     """Other test images give other accuracies and bit for bit the same network."""
     changed = make_run(small("epochs=1", "tasks=2"), "changed")

@@ -51,6 +51,23 @@ def test_initialization_depends_on_the_seed_alone():
     assert fingerprint(other.state_dict()) != first
 
 
+def test_recalibrated_statistics_are_those_of_the_images():
+    """Of a first layer exactly, by hand; modes, momentum and weights stay; twice is once."""
+    network = build()
+    networks.set_training(network, freeze_batchnorm=True)
+    weights = {name: p.detach().clone() for name, p in network.named_parameters()}
+    images = 3 * torch.randn(12, 3, 8, 8) + 1
+    for _ in range(2):
+        networks.recalibrate(network, images.split(4))
+    first = network.stem[0](images)
+    norm = network.stem[1]
+    assert torch.allclose(norm.running_mean, first.mean(dim=(0, 2, 3)), atol=1e-5)
+    variances = torch.stack([part.var(dim=(0, 2, 3)) for part in first.split(4)])
+    assert torch.allclose(norm.running_var, variances.mean(dim=0), rtol=1e-4)
+    assert not norm.training and norm.momentum == 0.1 and norm.num_batches_tracked == 3
+    assert all(torch.equal(p, weights[name]) for name, p in network.named_parameters())
+
+
 def test_unseen_classes_can_not_win():
     logits = torch.tensor([[1.0, 9.0, 2.0]])
     seen = torch.tensor([True, False, True])
@@ -69,6 +86,6 @@ def test_frozen_batchnorm_keeps_statistics_and_trains_affine():
     together.sum().backward()
     assert all(torch.equal(v, network.state_dict()[k]) for k, v in before.items())
     assert network.stem[1].weight.grad.abs().sum() > 0
-    networks.set_mode(network, training=True, freeze_batchnorm=False)
+    networks.set_training(network, freeze_batchnorm=False)
     network(images)
     assert not all(torch.equal(v, network.state_dict()[k]) for k, v in before.items())
