@@ -24,6 +24,7 @@ from ..provenance import current_commit, processor
 
 HERE = Path(__file__).parent
 CAMPAIGNS = HERE / "campaigns"
+# What versions that learned something else from the same settings recorded lies beside it, in accuracy-VERSION.
 RESULTS = HERE.parent / "results" / "accuracy"
 
 Record = dict[str, Any]
@@ -38,6 +39,7 @@ class Entry:
     seed: int
     preset: str
     settings: tuple[str, ...]
+    results: Path
     timed: bool = False
 
     @property
@@ -53,7 +55,7 @@ class Entry:
 
     @property
     def result(self) -> Path:
-        return RESULTS / self.campaign / f"{self.name}-seed{self.seed}.json"
+        return self.results / self.campaign / f"{self.name}-seed{self.seed}.json"
 
     @property
     def folder(self) -> Path:
@@ -65,7 +67,7 @@ class Entry:
 
         A timed campaign takes its own records only: whether other work shared the machine is not in a record.
         """
-        others = [] if self.timed else sorted(RESULTS.glob("*/*.json"))
+        others = [] if self.timed else sorted(self.results.glob("*/*.json"))
         for path in (self.result, *others):
             if path.exists():
                 record = json.loads(path.read_text())
@@ -102,7 +104,9 @@ def names() -> list[str]:
     return sorted(path.stem for path in CAMPAIGNS.glob("*.yaml"))
 
 
-def read(name: str) -> Campaign:
+def read(name: str, version: str | None = None) -> Campaign:
+    """Return a campaign with what is recorded of it, now or by an older version."""
+    results = RESULTS if version is None else RESULTS.with_name(f"{RESULTS.name}-{version}")
     content = yaml.safe_load((CAMPAIGNS / f"{name}.yaml").read_text())
     timed = content.get("timed", False)
     entries = []
@@ -110,7 +114,7 @@ def read(name: str) -> Campaign:
         for run, settings in content["runs"].items():
             merged = {**content.get("settings", {}), **(settings or {})}
             assignments = tuple(f"{key}={value}" for key, value in merged.items())
-            entries.append(Entry(name, run, seed, content["preset"], assignments, timed))
+            entries.append(Entry(name, run, seed, content["preset"], assignments, results, timed))
     paper = dict(content.get("paper", {}))
     source = paper.pop("table", "")
     return Campaign(name, entries, paper, source, content.get("reference"), timed)

@@ -43,9 +43,12 @@ def as_markdown(campaign: Campaign) -> str:
 
 
 def documented(text: str) -> str:
-    """A markdown page whose tables, each from ``<!-- campaign NAME -->`` to ``<!-- end -->``, are made anew."""
-    place = re.compile(r"(<!-- campaign ([\w-]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
-    return place.sub(lambda found: f"{found[1]}\n{as_markdown(read(found[2]))}\n\n", text)
+    """Return a markdown page whose tables, each from ``<!-- campaign NAME -->`` to ``<!-- end -->``, are made anew.
+
+    ``<!-- campaign NAME of 0.1 -->``: from what that version recorded.
+    """
+    place = re.compile(r"(<!-- campaign ([\w-]+)(?: of ([\d.]+))? -->\n).*?(?=<!-- end -->)", re.DOTALL)
+    return place.sub(lambda found: f"{found[1]}\n{as_markdown(read(found[2], found[3]))}\n\n", text)
 
 
 def rows_of(campaign: Campaign) -> tuple[list[str], list[list[str]]]:

@@ -12,28 +12,6 @@ from nncsl.errors import ConfigError
 from nncsl.featurebank import fingerprint
 from tests.nncsl.scenes import SecondTask
 
-NUMBERS = ("average_accuracy", "average_incremental_accuracy", "fwt", "bwt", "forgetting")
-
-
-@pytest.mark.parametrize("method", list(methods.METHODS))
-def test_every_method_runs_to_a_full_summary(small, tmp_path, method):
-    loaded = small(f"method={method}", "epochs=1")
-    summary = runs.start(loaded, tmp_path / "run", quiet=True)
-    tasks = 1 if method == "joint" else 5
-    assert np.array(summary["accuracy_matrix"]).shape == (tasks, tasks) and len(summary["seen_accuracy"]) == tasks
-    assert all(0 <= value <= 100 for row in summary["accuracy_matrix"] for value in row)
-    assert summary["average_accuracy"] == pytest.approx(np.mean(summary["accuracy_matrix"][-1]))
-    assert all(np.isfinite(summary[key]) for key in NUMBERS)
-    assert {"total", "student", "optimizer", "activations", "teacher", "bank"} <= set(summary["peak_memory"])
-    assert summary["seed"] == 0 and summary["versions"]["torch"] == torch.__version__
-    assert (summary["peak_memory"]["bank"] > 0) == (method == "nncsl")
-    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["kind"] for line in lines] == ["epoch", "task"] * tasks
-    parts = {"snn", "mem", "lin", "unlabeled_accuracy"} if method not in ("er", "finetune") else {"lin"}
-    assert parts <= set(lines[0])
-    assert ("nnd" in lines[-2]) == (method == "nncsl")
-
 
 @pytest.mark.parametrize("assignments", [
     ["teacher_mode=model"],

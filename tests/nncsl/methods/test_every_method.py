@@ -1,0 +1,109 @@
+"""Every registered method, by what it declares: it runs, is measured, survives an interruption, fits the planner."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from nncsl import engine, methods, planner, runs
+from nncsl.featurebank import fingerprint
+from nncsl.planner import imagined
+from nncsl.record import checkpoint
+from nncsl.terminal import Interrupted
+from tests.nncsl.methods import recorded
+from tests.nncsl.scenes import SecondTask
+
+NUMBERS = ("average_accuracy", "average_incremental_accuracy", "bwt", "forgetting")
+
+
+@pytest.mark.parametrize("case", list(recorded.CASES))
+def test_it_runs_to_a_full_summary_and_learns_what_is_recorded(small, make_run, tmp_path, case):
+    loaded = recorded.loaded(case)
+    declared = methods.find(loaded.method)
+    folder = tmp_path / "run"
+    summary = runs.start(loaded, folder, quiet=True)
+
+    tasks = 1 if declared.one_task else loaded.tasks
+    assert np.array(summary["accuracy_matrix"]).shape == (tasks, tasks) and len(summary["seen_accuracy"]) == tasks
+    assert all(0 <= value <= 100 for row in summary["accuracy_matrix"] for value in row)
+    assert summary["average_accuracy"] == pytest.approx(np.mean(summary["accuracy_matrix"][-1]))
+    assert all(np.isfinite(summary[key]) for key in NUMBERS) and (summary["fwt"] is None or np.isfinite(summary["fwt"]))
+    assert {"total", "student", "optimizer", "activations", "teacher", "bank"} <= set(summary["peak_memory"])
+    assert summary["seed"] == 0 and summary["versions"]["torch"] == torch.__version__
+    assert json.loads((folder / "summary.json").read_text()) == summary
+
+    saved = checkpoint.load(folder / "checkpoint" / "state.pt")
+    state = runs.RunState.unpack(saved["state"])
+    assert (len(state.memory.ids) > 0) == declared.uses_memory
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    epochs = [line for line in lines if line["kind"] == "epoch"]
+    assert [line["task"] for line in lines if line["kind"] == "task"] == list(range(tasks))
+    if not declared.one_task:
+        scene = SecondTask(loaded, make_run, "scene")
+        asks = bool(scene.asks()) and loaded.teacher_mode != "none"
+        teacher = scene.teacher()
+        losses = scene.losses(scene.method, teacher, pool=teacher.pool(0))
+        teacher.close()
+        assert {*losses.parts, *(["unlabeled_accuracy"] if losses.guesses else [])} <= set(epochs[-1])
+        assert (summary["peak_memory"]["bank"] > 0) == (asks and loaded.teacher_mode == "features")
+        assert (summary["peak_memory"]["teacher"] > 0) == (asks and loaded.teacher_mode == "model")
+
+    record = json.loads(recorded.RECORD.read_text())
+    found, expected = recorded.results(folder), record["runs"][case]
+    if recorded.machine() == record["machine"]:
+        assert found == expected
+    else:  # other sums, other bits: the first epoch's losses are still near
+        assert found["losses"][0] == pytest.approx(expected["losses"][0], rel=0.02)
+
+
+@pytest.mark.parametrize("method", list(methods.METHODS))
+def test_interrupted_in_its_second_task_it_ends_the_same(small, make_run, monkeypatch, method):
+    settings = (f"method={method}", "tasks=2", "epochs=1", "unlabeled_batch=160")
+    expected, _ = engine.train(make_run(small(*settings), "whole"))
+    prepared = make_run(small(*settings), "stopped")
+    declared = methods.find(method)
+    losses, calls = declared.losses, []
+    at = 3 if declared.one_task else 6
+
+    def interrupted(self, step):
+        calls.append(1)
+        if len(calls) == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return losses(self, step)
+
+    monkeypatch.setattr(declared, "losses", interrupted)
+    with pytest.raises(Interrupted):
+        engine.train(prepared)
+    assert len(calls) == at
+    resumed, _ = engine.train(prepared, checkpoint.load(prepared.checkpoint_path))
+    assert fingerprint(resumed.state_dict()) == fingerprint(expected.state_dict())
+
+
+@pytest.mark.parametrize("method", list(methods.METHODS))
+def test_the_planner_imagines_the_steps_that_it_draws(small, make_run, method):
+    """Views of a step and images of a bank are the method's own answers: with imagined data they must be the same."""
+    loaded = small(f"method={method}", "tasks=5")
+    if methods.find(method).one_task:
+        pytest.skip("has no second task")
+    scene = SecondTask(loaded, make_run)
+    drawn = scene.method.draw(scene.setup.draws, scene.now(0, 0))
+    small_views = sum(len(group) for group in drawn.values() if group.keys.kind == "small")
+    sizes = planner.measured_sizes(scene.run.source, scene.run.tasks[:2])
+    imagining = methods.build(replace(loaded, tasks=2), num_classes=4)
+    load = imagined.load(imagining, replace(sizes, classes=4), first=False)
+    assert (load.large, load.small) == (sum(map(len, drawn.values())) - small_views, small_views)
+    asked = {(each.kind, each.role): len(each.ids) for each in imagined.asked(imagining, replace(sizes, classes=4))}
+    real = {(each.kind, each.role): len(each.ids) for each in scene.asks().values()}
+    assert set(asked) == set(real)
+    assert all(real[key] <= asked[key] <= 1.1 * real[key] for key in real)  # planned for the largest task
+
+
+def test_no_two_recorded_runs_learned_the_same():
+    """Otherwise a method could be exchanged for another unnoticed. Without a teacher NNCSL is CSL."""
+    weights = {case: run["weights"] for case, run in json.loads(recorded.RECORD.read_text())["runs"].items()}
+    assert weights.pop("nncsl none") == weights["csl"]
+    assert len(set(weights.values())) == len(weights) == len(recorded.CASES) - 1
