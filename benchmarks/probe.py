@@ -21,10 +21,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from nncsl import evaluation, networks
+from nncsl import evaluation
 from nncsl.data.rng import permutation, stream_key
 from nncsl.files import write_table
-from nncsl.methods.base import Method
+from nncsl.methods.base import Method, unit_projections
 from nncsl.runs import reopen
 
 from .provenance import current_commit
@@ -61,7 +61,7 @@ def probe(folder: Path, count: int) -> Row:
     known, tested = np.sort(order[:count]), np.arange(len(source.test))
     fitted = evaluation.answers(method, source.train, known, policy, device, features)
     asked = evaluation.answers(method, source.test, tested, policy, device, features)
-    projections = evaluation.answers(method, source.test, tested, policy, device, projections_of)
+    projections = evaluation.answers(method, source.test, tested, policy, device, unit_projections)
     accuracy = linear_accuracy(fitted, source.train_labels[known], asked, source.test_labels)
     summary = json.loads((folder / "summary.json").read_text())
     return {
@@ -77,10 +77,6 @@ def probe(folder: Path, count: int) -> Row:
 
 def features(method: Method, images: Tensor) -> Tensor:
     return method.network(images).features
-
-
-def projections_of(method: Method, images: Tensor) -> Tensor:
-    return networks.unit_projections(method.network, images)
 
 
 def linear_accuracy(known: Tensor, labels: np.ndarray, asked: Tensor, expected: np.ndarray) -> float:

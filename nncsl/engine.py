@@ -18,11 +18,10 @@ from nncsl.config import build as configs
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, Task
 from nncsl.errors import UserError
-from nncsl.methods.base import Losses, Method, Phase, Step
+from nncsl.methods.base import Losses, Method, Phase, Step, unit_projections
 from nncsl.passes import Forward
-from nncsl.record import checkpoint
+from nncsl.record import checkpoint, snapshots
 from nncsl.record.journal import open_journal
-from nncsl.record.snapshots import keep_snapshot
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
 from nncsl.teachers import Surroundings, Teacher
@@ -198,9 +197,7 @@ def remember(run: Run, method: Method, state: RunState, stream: Stream, task: Ta
     ranking = replay.random_ranking(config.seed)
     if config.memory_selection == "herding" and config.memory:
         ids = np.concatenate([task.labeled, memory.ids])
-        features = evaluation.answers(
-            method, stream, ids, config.views, run.device, lambda m, x: networks.unit_projections(m.network, x)
-        )
+        features = evaluation.answers(method, stream, ids, config.views, run.device, unit_projections)
         ranking = replay.herded_ranking(features, ids)
     memory = replay.update(memory, task.labeled, task.labels, sorted(task.seen), config.memory, ranking)
     unlabeled = config.unlabeled_memory
@@ -225,7 +222,9 @@ def measure(run: Run, method: Method, state: RunState, task: Task) -> None:
     state.seen_accuracy.append(evaluation.percent(predicted, labels, task.seen))
     if task.index + 1 < len(run.tasks):
         state.ahead.append(evaluation.accuracy_ahead(scores, labels, run.tasks[task.index + 1]))
-    keep_snapshot(run.folder, task.index, method, source, predicted, policy, run.device)
+    chosen = snapshots.shown(source.test_labels)
+    projections = evaluation.answers(method, source.test, chosen, policy, run.device, unit_projections)
+    snapshots.keep_snapshot(run.folder, task.index, projections, predicted, labels, source.class_names)
 
 
 def save(

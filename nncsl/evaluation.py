@@ -12,7 +12,7 @@ from nncsl.data.policy import ViewPolicy
 from nncsl.data.sources import Images, Source
 from nncsl.data.tasks import Task
 from nncsl.data.views import plain
-from nncsl.methods.base import Method
+from nncsl.methods.base import Method, head_logits
 from nncsl.networks import mask_unseen
 from nncsl.passes import inference_batch
 
@@ -68,9 +68,5 @@ def untrained_accuracy(
     method: Method, source: Source, tasks: tuple[Task, ...], policy: ViewPolicy, device: torch.device
 ) -> list[float]:
     """Return percent correct on each task by the head before any training: what forward transfer is measured from."""
-
-    def head(m: Method, images: Tensor) -> Tensor:
-        return networks.head_logits(m.network, images)
-
-    logits = answers(method, source.test, np.arange(len(source.test)), policy, device, head)
+    logits = answers(method, source.test, np.arange(len(source.test)), policy, device, head_logits)
     return accuracy_by_task(logits, torch.from_numpy(source.test_labels), tasks, seen=None)

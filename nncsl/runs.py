@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nncsl import accounting, engine, evaluation, files, kernels, methods, metrics, networks, planner
+from nncsl import accounting, engine, evaluation, files, kernels, methods, metrics, planner
 from nncsl import config as configs
 from nncsl.config import Config, build, parse_bytes
 from nncsl.data.catalog import open_data
@@ -17,7 +17,7 @@ from nncsl.data.sources import Images, Source
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError, UserError
 from nncsl.featurebank.errors import BankError
-from nncsl.methods.base import Method
+from nncsl.methods.base import Method, unit_projections
 from nncsl.networks import Network
 from nncsl.record import checkpoint
 from nncsl.record import folder as run_folder
@@ -273,8 +273,7 @@ def evaluate(folder: Path) -> dict[str, Any]:
     if len(ids):
 
         def projections(images: Images, ids: np.ndarray) -> Tensor:
-            answer = networks.unit_projections
-            return evaluation.answers(method, images, ids, config.views, device, lambda m, x: answer(m.network, x))
+            return evaluation.answers(method, images, ids, config.views, device, unit_projections)
 
         supports, queries = projections(source.train, ids), projections(source.test, np.arange(len(source.test)))
         known = torch.from_numpy(source.train_labels[ids])

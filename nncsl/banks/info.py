@@ -81,11 +81,11 @@ def _role(bank: FeatureBank, manifest: Generation, role: str) -> dict[str, int]:
 
 
 def _network_bytes(run: Path) -> int | None:
-    """Bytes of the network in the run's checkpoint: what a copy of it as a teacher would take."""
+    """Return the bytes of the method in the run's checkpoint: what a copy of it as a teacher would take."""
     path = run / "checkpoint" / "state.pt"
     if not path.exists():
         return None
-    return sum(tensor.numel() * tensor.element_size() for tensor in checkpoint.load(path)["network"].values())
+    return sum(tensor.numel() * tensor.element_size() for tensor in checkpoint.load(path)["method"].values())
 
 
 def _size(count: int) -> str:

@@ -34,11 +34,11 @@ class NetworkConfig:
     """A residual network: ResNet-18 is width 64 with blocks [2, 2, 2, 2]."""
 
     stem: Literal["cifar", "imagenet"] = "cifar"
-    stem_padding: int = 1  # of the CIFAR stem's 3x3 convolution; the authors have 2, hence maps of 34 pixels
     width: int = 64
     blocks: tuple[int, ...] = (2, 2, 2, 2)
     hidden: int = 512
     projection: int = 128
+    stem_padding: int = 1  # of the CIFAR stem's 3x3 convolution; the authors have 2, hence maps of 34 pixels
 
 
 @dataclass(frozen=True)

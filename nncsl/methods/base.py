@@ -92,6 +92,16 @@ class Losses:
     guesses: dict[str, Tensor] = field(default_factory=dict)
 
 
+def unit_projections(method: "Method", images: Tensor) -> Tensor:
+    """Answer with L2-normalized projections [n, D]."""
+    return networks.unit_projections(method.network, images)
+
+
+def head_logits(method: "Method", images: Tensor) -> Tensor:
+    """Answer with the head's logits over all classes [n, C]."""
+    return networks.head_logits(method.network, images)
+
+
 class Method(nn.Module):
     """A system under the common protocol. A new one is a subclass in its own file and a line in METHODS.
 
@@ -143,7 +153,7 @@ class Method(nn.Module):
 
     def predict(self, images: Tensor) -> Tensor:
         """Return scores [n, C] of plain images, in eval mode; minus infinity for classes that can't be judged."""
-        return networks.head_logits(self.network, images)
+        return head_logits(self, images)
 
     def seen_logits(self, features: Tensor, task: Task) -> Tensor:
         """Return the head's logits [n, C] of features [n, F], unseen classes at minus infinity."""

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nncsl import kernels, networks, objectives
+from nncsl import kernels, objectives
 from nncsl.batches import Batch, Draws, Moment
 from nncsl.config import Config
 from nncsl.data.tasks import Task
-from nncsl.methods.base import Asked, Losses, Method, Phase, Step
+from nncsl.methods.base import Asked, Losses, Method, Phase, Step, head_logits, unit_projections
 from nncsl.networks import Network
 from nncsl.replay import Memory
 
@@ -40,10 +40,10 @@ class NNCSL(Method):
             return {}
         unlabeled = np.concatenate([task.unlabeled, memory.unlabeled])
         if self.config.distillation == "kd":
-            return {kind: Asked(kind, unlabeled, _logits, unit=False) for kind in ("large", "small")}
-        asked = {kind: Asked(kind, unlabeled, _projections) for kind in ("large", "small")}
+            return {kind: Asked(kind, unlabeled, head_logits, unit=False) for kind in ("large", "small")}
+        asked = {kind: Asked(kind, unlabeled, unit_projections) for kind in ("large", "small")}
         if self.config.distillation == "nnd":
-            asked["supports"] = Asked("support", memory.ids, _projections, role="replay")
+            asked["supports"] = Asked("support", memory.ids, unit_projections, role="replay")
         return asked
 
     def draw(self, draws: Draws, now: Moment) -> Batch:
@@ -126,11 +126,3 @@ class NNCSL(Method):
             temperature=config.tau,
             smoothing=config.smoothing,
         )
-
-
-def _projections(method: Method, images: Tensor) -> Tensor:
-    return networks.unit_projections(method.network, images)
-
-
-def _logits(method: Method, images: Tensor) -> Tensor:
-    return networks.head_logits(method.network, images)

@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from nncsl import evaluation, files, networks
-from nncsl.data.policy import ViewPolicy
-from nncsl.data.sources import Source
-from nncsl.methods.base import Method
+from nncsl import files
 
 _MOST = 2000
 
@@ -27,27 +25,24 @@ class Snapshot:
     class_names: tuple[str, ...]
 
 
+def shown(labels: np.ndarray) -> np.ndarray:
+    """Return which test images' projections are kept: a class-balanced part of those with these labels [n]."""
+    return balanced(labels, _MOST)
+
+
 def keep_snapshot(
-    folder: Path,
-    task: int,
-    method: Method,
-    source: Source,
-    predicted: Tensor,
-    policy: ViewPolicy,
-    device: torch.device,
+    folder: Path, task: int, projections: Tensor, predicted: Tensor, labels: Tensor, names: tuple[str, ...]
 ) -> None:
-    """Write ``snapshots/task-N.npz``, N from 1. predicted [n]: classes that the test images are taken for."""
-    labels, names = torch.from_numpy(source.test_labels), source.class_names
-    chosen = balanced(source.test_labels, _MOST)
-    projections = evaluation.answers(
-        method, source.test, chosen, policy, device, lambda m, x: networks.unit_projections(m.network, x)
-    )
+    """Write ``snapshots/task-N.npz``, N from 1.
+
+    projections: of the images :func:`shown`; predicted [n] and labels [n]: of all; on the host.
+    """
     confusion = torch.bincount(labels * len(names) + predicted, minlength=len(names) ** 2).view(len(names), -1)
     image = io.BytesIO()
     np.savez(
         image,
-        projections=projections.half().numpy(),
-        labels=source.test_labels[chosen],
+        projections=F.normalize(projections, dim=1).half().numpy(),
+        labels=labels.numpy()[shown(labels.numpy())],
         confusion=confusion.numpy(),
         class_names=np.array(names),
     )

@@ -33,7 +33,7 @@ def test_other_failures_are_not_hidden():
         "        if name == 'torchvision':\n"
         "            raise RuntimeError('disk on fire')\n"
         "sys.meta_path.insert(0, Broken())\n"
-        "import nncsl.torchvision_compat\n"
+        "import nncsl.data.torchvision_compat\n"
     )
     assert result.returncode != 0 and "disk on fire" in result.stderr
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from nncsl import engine, evaluation, networks
+from nncsl import engine, evaluation
+from nncsl.methods.base import unit_projections
 from nncsl.record.snapshots import balanced, read_snapshot
 
 
@@ -25,7 +26,7 @@ def test_a_run_keeps_projections_and_confusion_of_every_task(small, make_run):
         np.arange(len(source.test)),
         prepared.config.views,
         torch.device("cpu"),
-        lambda m, images: networks.unit_projections(m.network, images),
+        unit_projections,
     ).numpy()
     assert snapshot.projections.dtype == np.float16 and np.abs(snapshot.projections - unit).max() < 1e-3
     assert (snapshot.labels == source.test_labels).all() and snapshot.class_names == source.class_names

@@ -28,13 +28,13 @@ def test_no_report_means_none_and_resuming_keeps_the_first_command(tmp_path, cap
     assert main([*train_command(folder, "--no-report", "--tasks", "1")[3:]]) == 0
     assert not (folder / "report.html").exists()
     before = (folder / "command.txt").read_text()
-    (folder / "report.html.new").mkdir()  # in the way of every report
+    (folder / ".report.new.html").mkdir()  # in the way of every report
     capsys.readouterr()
     assert main(["train", "--resume", str(folder)]) == 0
     complete, failed = capsys.readouterr().out.splitlines()
     assert complete == f"{folder} is complete"
     assert failed.startswith("no report") and failed.endswith(f"nncsl report {folder}")
-    (folder / "report.html.new").rmdir()
+    (folder / ".report.new.html").rmdir()
     assert main(["train", "--resume", str(folder)]) == 0
     assert f"report: {folder / 'report.html'}" in capsys.readouterr().out and (folder / "report.html").exists()
     assert (folder / "command.txt").read_text() == before
