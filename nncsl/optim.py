@@ -1,6 +1,7 @@
 """LARS with momentum, and putting a schedule's rates into optimizers."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -59,7 +60,7 @@ def build(module: nn.Module, config: Config) -> Lars:
     trust = config.lars_trust if config.optimizer == "lars" else 0.0
     named = [(name.split("."), p) for name, p in module.named_parameters() if p.requires_grad]
     body = [p for path, p in named if "head" not in path]
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": [p for p in body if p.ndim > 1], "weight_decay": config.weight_decay, "trust": trust},
         {"params": [p for p in body if p.ndim <= 1]},
         {"params": [p for path, p in named if "head" in path], "trust": trust, "peak": config.head_lr},
