@@ -20,15 +20,15 @@ from .codecs import make_codec
 from .manifest import CURRENT, Generation, next_generation_by_files
 from .pending import Pending
 from .reader import BankReader
+from .rows import Rows, check_residency
 from .store import Store
-from .view import View, check_residency
 
 
 class FeatureBank(BankReader):
     """Made by `create` and `open`, never directly. A context manager; leaving it drops what is not committed."""
 
-    def __init__(self, store: Store, mode: str, view: View):
-        self._store, self.mode, self._view = store, mode, view
+    def __init__(self, store: Store, mode: str, rows: Rows):
+        self._store, self.mode, self._rows = store, mode, rows
         self._pid = os.getpid()
         self._pending: Pending | None = None
 
@@ -67,7 +67,7 @@ class FeatureBank(BankReader):
             number = next_generation_by_files(path)
             first = Generation(number, 0, dim, codec, normalized, teacher, _json(task), _json(views), dataset)
             store.commit((first,), number + 1)
-            return cls(store, "a", View(store, first, residency, where))
+            return cls(store, "a", Rows(store, first, residency, where))
         except BaseException:
             store.release()
             raise
@@ -108,7 +108,7 @@ class FeatureBank(BankReader):
                 served = store.demanded(generation, expected)
                 if verify:
                     store.verify()
-                return cls(store, mode, View(store, served, residency, where))
+                return cls(store, mode, Rows(store, served, residency, where))
 
             bank = store.consistently(serve)
             if mode == "a":
@@ -129,9 +129,9 @@ class FeatureBank(BankReader):
         id_numbers = checks.integers("ids", ids)
         slot_numbers = checks.slot_numbers(slots, len(id_numbers))
         label_numbers = checks.label_numbers(labels, len(id_numbers))
-        rows = checks.feature_rows(features, len(id_numbers), self.dim, self._view.codec.largest, self.codec)
+        rows = checks.feature_rows(features, len(id_numbers), self.dim, self._rows.codec.largest, self.codec)
         pending = self._pending or self._begin(replace(self.manifest, commit=self.manifest.commit + 1))
-        known = self._view.index if pending.target.generation == self.generation else None
+        known = self._rows.index if pending.target.generation == self.generation else None
         pending.add(id_numbers, slot_numbers, label_numbers, rows, role, known)
 
     def begin_generation(
@@ -203,12 +203,12 @@ class FeatureBank(BankReader):
 
     def close(self) -> None:
         """Let go of files and lock; rows that were not committed are dropped. Safe to call twice."""
-        if self._view.closed:
+        if self._rows.closed:
             return
         if self._pending is not None and self._pending.rows and os.getpid() == self._pid:
             warnings.warn(f"{self.path}: closed with {self._pending.rows} rows that were never committed", stacklevel=2)
         self.rollback()
-        self._view.close()
+        self._rows.close()
         if os.getpid() == self._pid:
             self._store.release()
 
@@ -221,13 +221,13 @@ class FeatureBank(BankReader):
         self.close()
 
     def __del__(self) -> None:
-        if "_view" in self.__dict__:  # else the constructor failed, and so did whoever called it
+        if "_rows" in self.__dict__:  # else the constructor failed, and so did whoever called it
             self.rollback()
             self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A bank sent to another process arrives there as a reader of the same generation and the same files."""
-        arguments = (self.path, self.generation, self._view.residency, self._view.device)
+        arguments = (self.path, self.generation, self._rows.residency, self._rows.device)
         return type(self)._reopen, arguments
 
     @classmethod
@@ -237,7 +237,7 @@ class FeatureBank(BankReader):
     def _begin(self, target: Generation) -> Pending:
         codec = make_codec(target.codec, target.dim)
         if target.generation == self.generation:
-            codec.codebooks = self._view.codec.codebooks
+            codec.codebooks = self._rows.codec.codebooks
         self._pending = Pending(self._store, target, codec)
         return self._pending
 
@@ -251,7 +251,7 @@ class FeatureBank(BankReader):
             raise
         finally:
             now = self._store.state.find(served) or self.manifest
-            self._view = View(self._store, now, self._view.residency, self._view.device, lazy=True)
+            self._rows = Rows(self._store, now, self._rows.residency, self._rows.device, lazy=True)
 
     def _has_changes(self) -> bool:
         pending = self._pending
@@ -263,7 +263,7 @@ class FeatureBank(BankReader):
         self.rollback()  # what a refused write may have begun
 
     def _check_writable(self) -> None:
-        self._view.check_open()
+        self._rows.check_open()
         if self.mode != "a":
             raise RuntimeError(f"{self.path} is open for reading; FeatureBank.open(path, mode='a') to write")
         if os.getpid() != self._pid:

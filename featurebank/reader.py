@@ -10,8 +10,8 @@ from torch import Tensor
 
 from .files import Disk
 from .manifest import Generation
+from .rows import Rows
 from .store import Store
-from .view import View
 
 if TYPE_CHECKING:
     from .index import FeatureIndex
@@ -22,7 +22,7 @@ class BankReader:
 
     disk = Disk()
     _store: Store
-    _view: View
+    _rows: Rows
     mode: str
 
     def read(
@@ -32,25 +32,25 @@ class BankReader:
 
         Decoded on `device` (default: where the features reside) into `dtype`.
         """
-        return self._view.read(ids, slots, device, dtype)
+        return self._rows.read(ids, slots, device, dtype)
 
     def labels(self, ids: Any, slots: Any) -> Tensor:
         """Labels [n] int64 of the keys, -1 where none was given. KeyError lists the missing keys."""
-        return self._view.labels(ids, slots)
+        return self._rows.labels(ids, slots)
 
     def contains(self, ids: Any, slots: Any) -> Tensor:
         """Bool [n]: which keys have a committed feature."""
-        return self._view.contains(ids, slots)
+        return self._rows.contains(ids, slots)
 
     def keys(self, role: str | None = None) -> tuple[Tensor, Tensor]:
         """All committed (ids [n] int64, slots [n] int64), of one role or of all, in the order they were written."""
-        return self._view.column("ids", role), self._view.column("slots", role)
+        return self._rows.column("ids", role), self._rows.column("slots", role)
 
     def index(self, kind: str = "flat", *, role: str | None = None, **options: Any) -> FeatureIndex:
         """A FAISS index over the committed rows (of one role): see `featurebank.index.FeatureIndex`. Needs faiss."""
         from .index import FeatureIndex
 
-        return FeatureIndex(self.read, *self.keys(role), self._view.column("labels", role), self.dim, kind, **options)
+        return FeatureIndex(self.read, *self.keys(role), self._rows.column("labels", role), self.dim, kind, **options)
 
     def __len__(self) -> int:
         return self.manifest.rows
@@ -63,7 +63,7 @@ class BankReader:
     @property
     def manifest(self) -> Generation:
         """What is recorded of the generation served: teacher, task, views, dataset, codec, shards."""
-        return self._view.generation
+        return self._rows.generation
 
     @property
     def generation(self) -> int:
@@ -95,5 +95,5 @@ class BankReader:
     def __repr__(self) -> str:
         return (
             f"FeatureBank({str(self.path)!r}, generation={self.generation}, rows={len(self)}, dim={self.dim}, "
-            f"codec={self.codec!r}, mode={self.mode!r}, residency={self._view.residency!r})"
+            f"codec={self.codec!r}, mode={self.mode!r}, residency={self._rows.residency!r})"
         )

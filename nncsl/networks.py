@@ -62,8 +62,12 @@ class Network(nn.Module):
                 inputs = outputs
         self.blocks = nn.Sequential(*blocks)
         self.projector = nn.Sequential(
-            *(nn.Linear(inputs, config.hidden), nn.BatchNorm1d(config.hidden), nn.ReLU(inplace=True)),
-            *(nn.Linear(config.hidden, config.hidden), nn.BatchNorm1d(config.hidden), nn.ReLU(inplace=True)),
+            nn.Linear(inputs, config.hidden),
+            nn.BatchNorm1d(config.hidden),
+            nn.ReLU(inplace=True),
+            nn.Linear(config.hidden, config.hidden),
+            nn.BatchNorm1d(config.hidden),
+            nn.ReLU(inplace=True),
             nn.Linear(config.hidden, config.projection),
         )
         self.head = nn.Linear(inputs, num_classes)

@@ -18,7 +18,9 @@ def add(commands: Any) -> None:
         "nncsl bank verify runs/digits-nncsl-seed0",
     )
     info = _part(
-        *(parts, "info", _info),
+        parts,
+        "info",
+        _info,
         "what a bank holds: teacher, task, images, slots, roles, codec, size",
         "nncsl bank info runs/digits-nncsl-seed0",
         "nncsl bank info runs/digits-nncsl-seed0/bank --json",
@@ -28,19 +30,25 @@ def add(commands: Any) -> None:
         "--run", dest="of_run", metavar="DIR", help="the run it belongs to, if it does not lie in its folder"
     )
     _part(
-        *(parts, "verify", _verify),
+        parts,
+        "verify",
+        _verify,
         "compare every file of a bank with its checksum; exit code 3 when one is damaged",
         "nncsl bank verify runs/digits-nncsl-seed0",
     )
     export = _part(
-        *(parts, "export", _export),
+        parts,
+        "export",
+        _export,
         "write a bank's ids, slots, roles, labels and features (float32) to an .npz file",
         "nncsl bank export runs/digits-nncsl-seed0 --out features.npz",
     )
     export.add_argument("--out", "-o", metavar="FILE", default="bank.npz", help="where to (default: bank.npz)")
     _generation(export)
     query = _part(
-        *(parts, "query", _query),
+        parts,
+        "query",
+        _query,
         "find the images nearest to one, as a list and a PNG sheet",
         "nncsl bank query runs/digits-nncsl-seed0 7 -k 11 --out neighbors.png",
         "nncsl bank query runs/digits-nncsl-seed0/bank 7 --no-image --json",
@@ -110,7 +118,9 @@ def _query(arguments: argparse.Namespace) -> int:
     place = _place(arguments)
     source = None if arguments.no_image else sheet.open_images(place)
     answer = query.query(
-        *(place, arguments.image, arguments.k),
+        place,
+        arguments.image,
+        arguments.k,
         slot=arguments.slot,
         role=arguments.role,
         generation=arguments.generation,

@@ -20,7 +20,7 @@ from .table import FeatureTable
 RESIDENCIES = ("ram", "disk", "device")
 
 
-class View:
+class Rows:
     """Loaded when made, so that a reader is safe from later evictions; `lazy` waits for the first read."""
 
     def __init__(
