@@ -82,6 +82,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                 phase = phases[number]
                 if not state.begun:
                     optimizers = method.begin(phase, task)
+                    method.to(device)  # modules that it has just made
                 method.mode(phase, task)
                 forward = passes.forward(method.network, how_to_pass(config, run.folder))
                 scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
@@ -90,10 +91,9 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
 
                 # The teacher: what the network is before its first step of this phase.
                 asks = method.asks(phase, task, state.memory)
-                teacher.begin(
-                    asks, phase, task, setup.render, state, saved["teacher"] if saved and state.begun else None
-                )
-                saved, state.begun = None, True
+                kept = saved["teacher"] if saved is not None and state.begun else None
+                teacher.begin(asks, phase, task, setup.render, state, kept)
+                saved, kept, state.begun = None, None, True
                 save(run, state, method, optimizers, scaler, teacher)
 
                 reporter.begin_phase(phase)
@@ -150,7 +150,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
             journal.task(index, accuracy=state.accuracy_matrix[-1], seen_accuracy=state.seen_accuracy[-1])
             reporter.accuracies(index, state.accuracy_matrix[-1], state.seen_accuracy[-1])
             state.end_task()
-            save(run, state, method, [], scaler, teacher)
+            save(run, state, method, [], None, teacher)
         teacher.close()
     return method, state
 
@@ -232,7 +232,7 @@ def save(
     state: RunState,
     method: Method,
     optimizers: list[torch.optim.Optimizer],
-    scaler: torch.amp.GradScaler,
+    scaler: torch.amp.GradScaler | None,
     teacher: Teacher,
 ) -> None:
     """Write the checkpoint, unless the network has just broken; then let go of what only an older one needed."""
@@ -240,7 +240,7 @@ def save(
         raise diverged(run, f"weights are not finite in task {state.task + 1}, epoch {state.epoch + 1}")
     state.peak(total=accounting.process_peak(run.device))
     contents = {"config": configs.plain(run.config), "state": state.pack(), "method": method.state_dict()}
-    contents |= {"optimizers": [o.state_dict() for o in optimizers], "scaler": scaler.state_dict()}
+    contents |= {"optimizers": [o.state_dict() for o in optimizers], "scaler": scaler and scaler.state_dict()}
     checkpoint.save(run.checkpoint_path, contents | {"teacher": teacher.contents()})
     teacher.after_save()
     accounting.return_free_memory()  # sweeps, steps and evaluation leave different holes in the heap

@@ -80,8 +80,10 @@ def restore(
     if phases:
         begun += [(phase, tasks[task]) for phase in method.phases(tasks[task])[:phases]]
     optimizers: list[torch.optim.Optimizer] = []
+    device = next(method.parameters()).device
     for phase, when in begun:
         optimizers = method.begin(phase, when)
+        method.to(device)
     method.load_state_dict(saved["method"])
     if not phases:
         return []

@@ -122,7 +122,7 @@ class Method(nn.Module):
         return [Phase("train", self.config.epochs, task.steps, schedules.configured(self.config))]
 
     def begin(self, phase: Phase, task: Task) -> list[torch.optim.Optimizer]:
-        """Make the phase's modules and return its optimizers.
+        """Make the phase's modules, on any device, and return its optimizers.
 
         A resumed run calls this for everything that had begun, so that modules exist, and then loads their values.
         """
