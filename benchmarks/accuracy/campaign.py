@@ -152,7 +152,7 @@ def run(entry: Entry, threads: int, data_dir: str | None) -> str:
 def curves(lines: list[Record]) -> dict[str, list[float | None]]:
     """The journal's epochs as columns, four digits each; a value that an epoch lacks (no teacher yet) is None."""
     epochs = [line for line in lines if line["kind"] == "epoch"]
-    names = dict.fromkeys(key for line in epochs for key in line if key not in ("kind", "images_per_second"))
+    names = dict.fromkeys(key for line in epochs for key in line if key not in ("kind", "phase", "images_per_second"))
     return {name: [_short(line.get(name)) for line in epochs] for name in names}
 
 

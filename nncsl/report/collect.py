@@ -13,7 +13,7 @@ from nncsl import metrics
 from nncsl.config import renamed
 from nncsl.errors import UserError
 
-_NOT_CURVES = ("kind", "task", "epoch", "lr", "images_per_second", "unlabeled_accuracy")
+_NOT_CURVES = ("kind", "task", "epoch", "lr", "images_per_second", "unlabeled_accuracy", "phase")
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,9 @@ def test_what_it_keeps_and_predicts(script, tmp_path):
     assert saved["means"].isfinite().all()
     found = json.loads(run(script, "eval", folder))
     assert found["linear"] == summary["accuracy_matrix"][-1]
+    page = Path(run(script, "report", folder).strip()).read_text()
+    assert "guessed" in page and "prototypes" in page  # its own loss has a curve
+    assert "phase" in run(script, "metrics", folder).splitlines()[0]
 
 
 def test_own_settings_are_listed_typed_and_checked(script):
