@@ -34,7 +34,7 @@ from nncsl.files import write_text
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
 from nncsl.runs import find_device
-from nncsl.teachers import NoTeacher, Surroundings
+from nncsl.teachers import Surroundings, Teacher
 from nncsl.terminal import Interruption, Reporter
 from nncsl.version import versions
 
@@ -121,13 +121,13 @@ class StepBench:
     def step(self, mode: str, until: str = PHASES[-1]) -> dict[str, float]:
         """Seconds of each part of one step, the last one being ``until``: the backward pass or the optimizer."""
         # Both teachers on the same views: the bank's, where there is one.
-        teacher, pool = self.teacher(mode), self._teachers.get("features", NoTeacher()).pool(0)
+        teacher, pool = self.teacher(mode), self._teachers.get("features", Teacher()).pool(0)
         self.seconds = dict.fromkeys(PHASES, 0.0)
         number = self.steps_done % self.phase.steps
         self.steps_done += 1
         with self.timed("data"):
             now = Moment(0, 0, number, number, pool)
-            seen = engine.look(self.method, self.setup, self.phase, now, NoTeacher(), self._forward)
+            seen = engine.look(self.method, self.setup, self.phase, now, Teacher(), self._forward)
         with self.timed("teacher"):
             seen = seen._replace(targets=teacher.targets(seen.batch, seen.pixels))
         with self.timed("losses"), networks.autocast(self.config.precision, self.run.device):

@@ -29,7 +29,7 @@ from nncsl.data.tasks import Stream, split_tasks
 from nncsl.files import write_text
 from nncsl.networks import Outputs
 from nncsl.replay import Memory
-from nncsl.teachers import NoTeacher
+from nncsl.teachers import Teacher
 from nncsl.terminal import Reporter
 from nncsl.version import versions
 
@@ -148,7 +148,7 @@ def step_parts(settings: Config, data_dir: Path | None, repeats: int) -> dict[st
             passed += time.perf_counter() - began
             return outputs
 
-        seen = engine.look(method, setup, phase, Moment(0, 0, 0, 0), NoTeacher(), forward)
+        seen = engine.look(method, setup, phase, Moment(0, 0, 0, 0), Teacher(), forward)
         moments.append(time.perf_counter())
         total = method.losses(seen).total
         moments += [moments[-1] + passed, time.perf_counter()]

@@ -129,15 +129,23 @@ class FeatureBank(BankReader):
         id_numbers = checks.integers("ids", ids)
         slot_numbers = checks.slot_numbers(slots, len(id_numbers))
         label_numbers = checks.label_numbers(labels, len(id_numbers))
-        rows = checks.feature_rows(features, len(id_numbers), self.dim, self._rows.codec.largest, self.codec)
+        dim = self.dim if self._pending is None else self._pending.target.dim
+        rows = checks.feature_rows(features, len(id_numbers), dim, self._rows.codec.largest, self.codec)
         pending = self._pending or self._begin(replace(self.manifest, commit=self.manifest.commit + 1))
         known = self._rows.index if pending.target.generation == self.generation else None
         pending.add(id_numbers, slot_numbers, label_numbers, rows, role, known)
 
     def begin_generation(
-        self, teacher: str | None = None, *, task: Any = None, views: Any = None, dataset: str | None = None
+        self,
+        teacher: str | None = None,
+        *,
+        task: Any = None,
+        views: Any = None,
+        dataset: str | None = None,
+        dim: int | None = None,
+        normalized: bool | None = None,
     ) -> int:
-        """From here on `write` fills a new generation, whose number is returned.
+        """From here on `write` fills a new generation, whose number is returned; None: rows as in the old one.
 
         `read` keeps serving the old one until `commit`, which makes the new one current. The old one stays on disk
         until it is evicted (unless it is empty).
@@ -146,8 +154,8 @@ class FeatureBank(BankReader):
         self._check_settled()
         number = self._store.state.next_generation
         old = self.manifest
-        target = Generation(number, 0, old.dim, old.codec, old.normalized, teacher, _json(task), _json(views), dataset)
-        self._begin(target)
+        dim, normalized = dim or old.dim, old.normalized if normalized is None else normalized
+        self._begin(Generation(number, 0, dim, old.codec, normalized, teacher, _json(task), _json(views), dataset))
         return number
 
     def commit(self) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from nncsl.config import Config
 from nncsl.data.policy import ViewPolicy
 from nncsl.data.rng import permutation, permutations, stream_key, uniforms
-from nncsl.data.tasks import Stream, Task
+from nncsl.data.tasks import Forbidden, Stream, Task
 from nncsl.data.views import make_views
 from nncsl.replay import Memory
 
@@ -38,7 +38,7 @@ class ViewKeys:
 
 @dataclass(frozen=True)
 class Group:
-    """Views that belong together: their keys, labels int64 [n] (None: hidden), and bool [n], which show old classes.
+    """Views that belong together: keys, labels int64 [n] (None: hidden), and bool [n], which are known to be old.
 
     Several views of the same images are view-major: all images' first view, then all second ones, ...
     """
@@ -87,9 +87,10 @@ class Draws:
     """Chooses images and views for the steps of one task; a method puts its batches together from what this gives."""
 
     def __init__(self, task: Task, memory: Memory, config: Config) -> None:
-        self._task, self._seed, self._policy = task, config.seed, config.views
+        self.task, self.memory = task, memory
+        self._seed, self._policy = config.seed, config.views
         self._per_class = config.labeled_per_class
-        self._unlabeled = np.concatenate([task.unlabeled, memory.unlabeled])
+        self._unlabeled = np.concatenate([task.unlabeled, np.setdiff1d(memory.unlabeled, task.unlabeled)])
         self._old = np.arange(len(self._unlabeled)) >= len(task.unlabeled)
         self._batch = min(config.unlabeled_batch, len(self._unlabeled))
         self.steps_per_epoch = len(self._unlabeled) // self._batch
@@ -97,18 +98,18 @@ class Draws:
         self._labeled, first = np.unique(ids, return_index=True)
         self._labels = labels[first]
         self._by_class = {int(label): self._labeled[self._labels == label] for label in np.unique(labels)}
-        self._remembered = np.sort(memory.ids)
 
     def unlabeled(self, now: Moment) -> tuple[np.ndarray, np.ndarray]:
-        """Return the step's images by an epoch permutation (drop last), and bool [n], which are remembered ones."""
-        chosen = self._order(now.phase, now.epoch)[now.step * self._batch : (now.step + 1) * self._batch]
+        """Return the step's images, in a new order for each pass (drop last), and bool [n], which are remembered."""
+        turn, place = divmod(now.number, self.steps_per_epoch)
+        chosen = self._order(now.phase, turn)[place * self._batch : (place + 1) * self._batch]
         return self._unlabeled[chosen], self._old[chosen]
 
     def unlabeled_views(self, now: Moment) -> Batch:
         """Return the preset's large and small views of the step's unlabeled images."""
         ids, old = self.unlabeled(now)
-        moments = np.full(len(ids), now.epoch)  # an image comes once in an epoch
-        kinds = [kind for kind in ("large", "small") if self.views_per_step(kind)]
+        moments = np.full(len(ids), now.number // self.steps_per_epoch)  # an image comes once in a pass
+        kinds = [kind for kind in ("large", "small") if views_per_step(self._policy, kind)]
         return {kind: self.views(kind, ids, now, moments=moments, old=old) for kind in kinds}
 
     def supports(self, now: Moment) -> Group:
@@ -116,7 +117,7 @@ class Draws:
 
         Classes stay balanced: one with fewer images shows them again in other views.
         """
-        keys = [self._key("supports", now, label, now.number) for label in self._by_class]
+        keys = [self._key("supports", now.phase, label, now.number) for label in self._by_class]
         orders = permutations(keys, [len(members) for members in self._by_class.values()])
         picks = np.arange(self._per_class)
         ids, turns = [], []
@@ -128,18 +129,25 @@ class Draws:
 
     def labeled(self, now: Moment, size: int) -> np.ndarray:
         """Return ``size`` labeled images of the task, drawn without replacement; fewer where there are fewer."""
-        return self._uniform(self._task.labeled, "stream", now, size)
+        return self.choose(self.task.labeled, now, size, "stream")
 
-    def remembered(self, now: Moment, size: int, *, draw: str = "memory") -> np.ndarray:
-        """Return ``size`` images of the memory, drawn likewise; ``draw`` names one of several draws of a step."""
-        return self._uniform(self._remembered, draw, now, size)
+    def remembered(self, now: Moment, size: int) -> np.ndarray:
+        """Return ``size`` images of the memory, drawn likewise."""
+        return self.choose(np.sort(self.memory.ids), now, size, "memory")
+
+    def choose(self, ids: np.ndarray, now: Moment, size: int, name: str) -> np.ndarray:
+        """Return ``size`` of these images, drawn likewise; ``name`` tells the draws of a step apart."""
+        return ids[permutation(self._key(name, now.phase, now.number), len(ids))[:size]]
 
     def labeled_views(
         self, kind: str, ids: np.ndarray, now: Moment, count: int | None = None, moments: np.ndarray | None = None
     ) -> Group:
         """Return views of labeled images with their labels."""
+        stray = np.setdiff1d(ids, self._labeled)
+        if len(stray):
+            raise Forbidden(f"training image {stray[0]} has no label in this task")
         labels = self._labels[np.searchsorted(self._labeled, ids)]
-        group = self.views(kind, ids, now, count, moments, np.isin(labels, self._task.old))
+        group = self.views(kind, ids, now, count, moments, np.isin(labels, self.task.old))
         return replace(group, labels=torch.from_numpy(np.tile(labels, len(group) // max(1, len(ids)))))
 
     def views(
@@ -155,19 +163,15 @@ class Draws:
 
         moments: int64 [n], what fresh views depend on besides the image (default: the number of the step).
         """
-        count = self.views_per_step(kind) if count is None else count
+        count = views_per_step(self._policy, kind) if count is None else count
         moments = np.full(len(ids), now.number) if moments is None else moments
         slots = self._slots(kind, ids, now, moments, count).T.reshape(-1)
         old = np.zeros(len(ids), dtype=bool) if old is None else old
         return Group(ViewKeys(kind, np.tile(ids, count), slots), None, np.tile(old, count))
 
-    def views_per_step(self, kind: str) -> int:
-        """Return how many views of an image a step has by default."""
-        return views_per_step(self._policy, kind)
-
-    @lru_cache(maxsize=1)  # noqa: B019 - one epoch's order; it dies with the task
-    def _order(self, phase: int, epoch: int) -> np.ndarray:
-        return permutation(self._key("epoch", Moment(phase, 0, 0, 0), epoch), len(self._unlabeled))
+    @lru_cache(maxsize=1)  # noqa: B019 - one pass's order; it dies with the task
+    def _order(self, phase: int, turn: int) -> np.ndarray:
+        return permutation(self._key("epoch", phase, turn), len(self._unlabeled))
 
     def _slots(self, kind: str, ids: np.ndarray, now: Moment, moments: np.ndarray, count: int) -> np.ndarray:
         """[n, count] different slots per image: the moment's own ones, or a random choice from the pool."""
@@ -179,7 +183,7 @@ class Draws:
             return fresh
         if count > len(have):
             raise ValueError(f"{count} different views of kind {kind!r}: the pool has {len(have)} of an image")
-        u = uniforms(self._key("slots", now, kind), ids, moments, draws=max(count, 1))
+        u = uniforms(self._key("slots", now.phase, kind), ids, moments, draws=max(count, 1))
         picks = np.zeros((len(ids), count), np.int64)
         for k in range(count):
             pick = (u[:, k] * (len(have) - k)).astype(np.int64)
@@ -188,18 +192,20 @@ class Draws:
             picks[:, k] = pick
         return np.where(np.isin(ids, now.pool.images[kind])[:, None], have[picks], fresh)
 
-    def _uniform(self, ids: np.ndarray, name: str, now: Moment, size: int) -> np.ndarray:
-        return ids[permutation(self._key(name, now, now.number), len(ids))[:size]]
-
-    def _key(self, name: str, now: Moment, *parts: int | str) -> int:
+    def _key(self, name: str, phase: int, *parts: int | str) -> int:
         """The first phase has no name in the key: most methods have one phase, and recorded runs keep their draws."""
-        later = ("phase", now.phase) if now.phase else ()
-        return stream_key(self._seed, name, self._task.index, *parts, *later)
+        later = ("phase", phase) if phase else ()
+        return stream_key(self._seed, name, self.task.index, *parts, *later)
 
 
 def views_per_step(policy: ViewPolicy, kind: str) -> int:
     """Return how many views of an image a step has, by the policy for its own kinds, else one."""
     return {"large": policy.large.count, "small": policy.small.count, "support": LABELED_VIEWS}.get(kind, 1)
+
+
+def plain_keys(ids: np.ndarray) -> ViewKeys:
+    """Return the keys of images as evaluation sees them."""
+    return ViewKeys("plain", ids, np.zeros(len(ids), np.int64))
 
 
 def renderer(stream: Stream, policy: ViewPolicy, *, seed: int, task: int, device: torch.device) -> Render:

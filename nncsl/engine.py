@@ -18,7 +18,7 @@ from nncsl.config import build as configs
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, Task
 from nncsl.errors import UserError
-from nncsl.methods.base import Losses, Method, Phase, Step, unit_projections
+from nncsl.methods.base import Answer, Losses, Method, Phase, Step, unit_projections
 from nncsl.passes import Forward
 from nncsl.record import checkpoint, snapshots
 from nncsl.record.journal import open_journal
@@ -58,11 +58,11 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
         state.untrained = evaluation.untrained_accuracy(method, source, run.tasks, config.views, device)
     else:
         state = RunState.unpack(saved["state"])
-        optimizers = methods.restore(method, saved, run.tasks, state.task, state.phase + 1 if state.begun else 0)
+        optimizers = methods.restore(method, saved, run.tasks, state)
+        saved = {key: saved[key] for key in ("scaler", "teacher")}  # the rest has been taken
     stream = Stream(source, run.tasks)
     journal = open_journal(run.folder)
     journal.rewind(state.task, state.epochs)
-    state.peak(student=networks.nbytes(method), gradients=accounting.gradient_bytes(method))
     state.peak(teacher=0, bank=0, data=source.nbytes)
 
     with Interruption() as interruption:
@@ -75,22 +75,23 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                 remember(run, method, state, stream, setup.task)
                 setup = set_up(run, stream, state.memory, index)
             task = setup.task
+            state.steps = [*state.steps[:index], task.steps]
             phases = method.phases(task)
             names = [source.class_names[c] for c in task.classes]
             reporter.begin_task(index, names, phases, state.phase, state.epoch, state.step)
             for number in range(state.phase, len(phases)):
                 phase = phases[number]
                 if not state.begun:
-                    optimizers = method.begin(phase, task)
-                    method.to(device)  # modules that it has just made
+                    optimizers = methods.begin(method, number, phase, task)
                 method.mode(phase, task)
+                state.peak(student=networks.nbytes(method), gradients=accounting.gradient_bytes(method))
                 forward = passes.forward(method.network, how_to_pass(config, run.folder))
                 scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
                 if saved is not None and state.begun:
                     scaler.load_state_dict(saved["scaler"])
 
                 # The teacher: what the network is before its first step of this phase.
-                asks = method.asks(phase, task, state.memory)
+                asks = {name: asked for name, asked in method.asks(phase, task, state.memory).items() if len(asked.ids)}
                 kept = saved["teacher"] if saved is not None and state.begun else None
                 teacher.begin(asks, phase, task, setup.render, state, kept)
                 saved, kept, state.begun = None, None, True
@@ -112,7 +113,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                                 losses = method.losses(seen)
                             check_finite(run, losses, index, epoch, lr)
                             scaler.scale(losses.total).backward()
-                        for optimizer in optimizers:
+                        for optimizer in filter(optim.has_gradient, optimizers):
                             scaler.step(optimizer)
                         scaler.update()
 
@@ -145,7 +146,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
             if method.uses_memory and not method.remembers_first:
                 remember(run, method, state, stream, task)
             with networks.evaluating(method):
-                method.end(task, state.memory, lambda ids: evaluation.plain_images(stream, ids, config.views, device))
+                method.end(task, state.memory, setup.render)
             measure(run, method, state, task)
             journal.task(index, accuracy=state.accuracy_matrix[-1], seen_accuracy=state.seen_accuracy[-1])
             reporter.accuracies(index, state.accuracy_matrix[-1], state.seen_accuracy[-1])
@@ -177,28 +178,30 @@ def look(method: Method, setup: Setup, phase: Phase, now: Moment, teacher: Teach
     batch = method.draw(setup.draws, now)
     pixels = {name: setup.render(group.keys) for name, group in batch.items()}
     targets = teacher.targets(batch, pixels)
-    return Step(batch, pixels, targets, setup.task, phase, phase.progress(now), forward, setup.render)
+    return Step(batch, pixels, targets, setup.task, phase, now, method.config.seed, forward, setup.render)
 
 
 def record(state: RunState, losses: Losses, batch: Batch, stream: Stream) -> None:
     """Add a step to the epoch's record. Hidden labels are used here, for the curve, and nowhere else."""
     for name, part in losses.parts.items():
         state.add(name, part)
+    right = []
     for group, guessed in losses.guesses.items():
         hidden = torch.from_numpy(stream.monitor(batch[group].keys.ids)).to(guessed.device)
-        state.add("unlabeled_accuracy", 100.0 * (guessed == hidden).double().mean())
-    state.add("steps", torch.ones(()))
+        right.append(100.0 * (guessed == hidden).double().mean())
+    if right:
+        state.add("unlabeled_accuracy", torch.stack(right).mean())
     state.images += sum(map(len, batch.values()))
 
 
 def remember(run: Run, method: Method, state: RunState, stream: Stream, task: Task) -> None:
-    """Put the task's images into the memory, labeled ones by the configured preference."""
+    """Put the task's images into the memory, labeled ones by the method's preference."""
     config, memory = run.config, state.memory
-    ranking = replay.random_ranking(config.seed)
-    if config.memory_selection == "herding" and config.memory:
-        ids = np.concatenate([task.labeled, memory.ids])
-        features = evaluation.answers(method, stream, ids, config.views, run.device, unit_projections)
-        ranking = replay.herded_ranking(features, ids)
+
+    def answers(ids: np.ndarray, answer: Answer) -> Tensor:
+        return evaluation.answers(method, stream, ids, config.views, run.device, answer)
+
+    ranking = method.rank(task, memory, answers)
     memory = replay.update(memory, task.labeled, task.labels, sorted(task.seen), config.memory, ranking)
     unlabeled = config.unlabeled_memory
     state.memory = replay.update_unlabeled(memory, task.unlabeled, task.index + 1, unlabeled, config.seed)

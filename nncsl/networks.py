@@ -134,13 +134,13 @@ def recalibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Put everything into eval mode, without gradients, inside the block; every part then gets its own mode back."""
-    was_training = [inner.training for inner in module.modules()]
+    modes = [(inner, inner.training) for inner in module.modules()]
     module.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        for inner, training in zip(module.modules(), was_training, strict=True):
+        for inner, training in modes:
             inner.training = training
 
 

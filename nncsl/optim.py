@@ -68,6 +68,11 @@ def build(module: nn.Module, config: Config) -> Lars:
     return Lars([{"peak": config.lr_peak, **group} for group in groups], momentum=config.momentum)
 
 
+def has_gradient(optimizer: torch.optim.Optimizer) -> bool:
+    """Tell whether anything is to be updated; a step of one of several players leaves the others alone."""
+    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+
+
 def set_rates(optimizers: Sequence[torch.optim.Optimizer], factor: float) -> float:
     """Put ``factor`` of its peak rate into every group; return the first group's rate.
 

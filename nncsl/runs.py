@@ -18,7 +18,6 @@ from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError, UserError
 from nncsl.featurebank.errors import BankError
 from nncsl.methods.base import Method, unit_projections
-from nncsl.networks import Network
 from nncsl.record import checkpoint
 from nncsl.record import folder as run_folder
 from nncsl.record import tensorboard as events
@@ -243,10 +242,6 @@ class Trained(NamedTuple):
     method: Method
     device: torch.device
 
-    @property
-    def network(self) -> Network:
-        return self.method.network
-
 
 def reopen(folder: Path) -> Trained:
     """Return the method and state of the run in ``folder``."""
@@ -256,7 +251,7 @@ def reopen(folder: Path) -> Trained:
     device = find_device(config.device)
     state = RunState.unpack(saved["state"])
     method = methods.build(config, source.num_classes).to(device)
-    methods.restore(method, saved, tasks, state.task, state.phase + 1 if state.begun else 0)
+    methods.restore(method, saved, tasks, state)
     return Trained(config, state, source, tasks, method, device)
 
 

@@ -1,4 +1,4 @@
-"""The protocol: which classes, images and labels each task has, and the one door through which training sees them."""
+"""The protocol: which classes, images and labels each task has, and the one door through which training sees pixels."""
 
 from dataclasses import dataclass
 
@@ -86,17 +86,16 @@ def check_memory(memory: int, num_classes: int, tasks: int) -> None:
 
 
 class Stream(Images):
-    """Hands out the pixels and labels that the current task may see, and refuses all others.
+    """Hands out the pixels that the current task may see, and refuses all others.
 
-    Allowed are the current task's images and the replay memory's; of those, labels only where the protocol gives
-    one. The test set is not reachable from here at all.
+    Allowed are the current task's images and the replay memory's. Labels are not to be had here: a task has those of
+    its labeled images, the memory its own. The test set is not reachable at all.
     """
 
     def __init__(self, source: Source, tasks: tuple[Task, ...]) -> None:
         self._source = source
         self._tasks = tasks
         self._visible = np.zeros(len(source.train_labels), dtype=bool)
-        self._labeled = self._visible.copy()
         self._current = -1
 
     def begin(self, task: int, memory: np.ndarray, unlabeled_memory: np.ndarray) -> Task:
@@ -106,12 +105,10 @@ class Stream(Images):
         now = self._tasks[task]
         # A memory may hold images of the task itself: some methods remember first and learn from that.
         _refuse_stray(memory, [known.labeled for known in self._tasks[: task + 1]], "labeled")
-        _refuse_stray(unlabeled_memory, [earlier.unlabeled for earlier in self._tasks[:task]], "unlabeled")
+        _refuse_stray(unlabeled_memory, [known.unlabeled for known in self._tasks[: task + 1]], "unlabeled")
         self._current = task
         self._visible[:] = False
-        self._labeled[:] = False
         self._visible[np.concatenate([now.labeled, now.unlabeled, memory, unlabeled_memory])] = True
-        self._labeled[np.concatenate([now.labeled, memory])] = True
         return now
 
     def __len__(self) -> int:
@@ -125,11 +122,6 @@ class Stream(Images):
         """Pixels of visible images: uint8 [n, H, W, C] and sizes."""
         _refuse(ids, self._visible, "belongs to another task and is not in the memory")
         return self._source.train.gather(ids)
-
-    def labels(self, ids: np.ndarray) -> np.ndarray:
-        """Classes of labeled images: int64 [n]."""
-        _refuse(ids, self._labeled, "has no label in this task")
-        return self._source.train_labels[ids]
 
     def monitor(self, ids: np.ndarray) -> np.ndarray:
         """Hidden classes of unlabeled images, int64 [n]: for the training-accuracy curve only, never for a loss."""

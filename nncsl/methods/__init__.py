@@ -12,14 +12,16 @@ import yaml
 from nncsl import networks
 from nncsl.config import Config
 from nncsl.config import build as configs
+from nncsl.data.rng import stream_key
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
-from nncsl.methods.base import Method
+from nncsl.methods.base import Method, Phase
 from nncsl.methods.csl import CSL, CSLNoFilter
 from nncsl.methods.joint import Joint
 from nncsl.methods.nncsl import NNCSL
 from nncsl.methods.paws import PAWS
 from nncsl.methods.supervised import ER, Finetune
+from nncsl.record.state import RunState
 
 METHODS: dict[str, type[Method]] = {
     "nncsl": NNCSL,
@@ -69,24 +71,33 @@ def build(config: Config, num_classes: int) -> Method:
         return method(network, config, own(config))
 
 
-def restore(
-    method: Method, saved: dict[str, Any], tasks: Sequence[Task], task: int, phases: int
-) -> list[torch.optim.Optimizer]:
-    """Bring a new method into a checkpoint's state, in which ``phases`` of task number ``task`` had begun.
+def begin(method: Method, number: int, phase: Phase, task: Task) -> list[torch.optim.Optimizer]:
+    """Begin a phase, the ``number``-th of its task; initial values of new modules are a function of the seed."""
+    parameter = next(method.parameters())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_key(method.config.seed, "begin", task.index, number) >> 1)  # torch takes 63 bits
+        optimizers = method.begin(phase, task)
+    method.to(parameter.device)  # modules that it has just made
+    if not optimizers:
+        raise TypeError(f"{type(method).__name__}.begin() returned no optimizer for phase {phase.name!r}")
+    return optimizers
 
-    Returns the optimizers of the phase that was under way, if one was.
-    """
-    begun = [(phase, earlier) for earlier in tasks[:task] for phase in method.phases(earlier)]
-    if phases:
-        begun += [(phase, tasks[task]) for phase in method.phases(tasks[task])[:phases]]
+
+def restore(
+    method: Method, saved: dict[str, Any], tasks: Sequence[Task], state: RunState
+) -> list[torch.optim.Optimizer]:
+    """Bring a new method into a checkpoint's state; return the optimizers of the phase under way, if one is."""
+    method.load_buffers(saved["method"])
     optimizers: list[torch.optim.Optimizer] = []
-    device = next(method.parameters()).device
-    for phase, when in begun:
-        optimizers = method.begin(phase, when)
-        method.to(device)
+    for index, steps in enumerate(state.steps):
+        task = replace(tasks[index], steps=steps)
+        phases = method.phases(task)
+        begun = len(phases) if index < state.task else state.phase + state.begun
+        for number, phase in enumerate(phases[:begun]):
+            optimizers = begin(method, number, phase, task)
     method.load_state_dict(saved["method"])
-    if not phases:
+    if not state.begun:
         return []
-    for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
-        optimizer.load_state_dict(state)
+    for optimizer, packed in zip(optimizers, saved["optimizers"], strict=True):
+        optimizer.load_state_dict(packed)
     return optimizers

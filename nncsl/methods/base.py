@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nncsl import networks, optim
+from nncsl import networks, optim, replay
 from nncsl.batches import Batch, Draws, Moment, Render
 from nncsl.config import Config
+from nncsl.data.rng import stream_key
 from nncsl.data.tasks import Task
 from nncsl.methods import schedules
 from nncsl.networks import Network, Outputs
-from nncsl.replay import Memory
+from nncsl.replay import Memory, Ranking
 
 
 @dataclass(frozen=True)
@@ -35,15 +36,19 @@ class Phase(NamedTuple):
         return now.number / (self.epochs * self.steps)
 
 
+# From a method and pixels to rows [n, D].
+Answer = Callable[[Any, Tensor], Tensor]
+
+
 class Asked(NamedTuple):
     """What the network, as it is when a phase begins, is asked during the phase, of all views of a kind of some images.
 
-    answer: from method and pixels to rows [n, D]; role: as whose rows a bank keeps them; unit: rows have length 1.
+    role: as whose rows a bank keeps them; unit: rows have length 1.
     """
 
     kind: str
     ids: np.ndarray
-    answer: Callable[[Any, Tensor], Tensor]
+    answer: Answer
     role: str = "unlabeled"
     unit: bool = True
 
@@ -60,13 +65,25 @@ class Step(NamedTuple):
     targets: Mapping[str, Tensor]
     task: Task
     phase: Phase
-    progress: float
+    now: Moment
+    seed: int
     forward: Callable[[Tensor], Outputs]
     render: Render
 
+    @property
+    def progress(self) -> float:
+        """Which part of the phase is over, in [0, 1)."""
+        return self.phase.progress(self.now)
+
+    def generator(self, name: str) -> torch.Generator:
+        """Return random numbers of this step for a purpose, on the host: the same ones in a resumed run."""
+        key = stream_key(self.seed, name, self.task.index, self.now.phase, self.now.number)
+        return torch.Generator().manual_seed(key >> 1)  # torch takes 63 bits
+
     def see(self, *names: str) -> list[Outputs]:
         """Return the network's outputs for groups of one size, from one pass: they share a BatchNorm batch."""
-        outputs = self.forward(torch.cat([self.pixels[name] for name in names]))
+        pixels = [self.pixels[name] for name in names]
+        outputs = self.forward(pixels[0] if len(pixels) == 1 else torch.cat(pixels))
         sizes = [len(self.batch[name]) for name in names]
         return [Outputs(*rows) for rows in zip(*(part.split(sizes) for part in outputs), strict=True)]
 
@@ -122,9 +139,10 @@ class Method(nn.Module):
         return [Phase("train", self.config.epochs, task.steps, schedules.configured(self.config))]
 
     def begin(self, phase: Phase, task: Task) -> list[torch.optim.Optimizer]:
-        """Make the phase's modules, on any device, and return its optimizers.
+        """Make the phase's modules, on any device, and return its optimizers. Initial values may be random.
 
-        A resumed run calls this for everything that had begun, so that modules exist, and then loads their values.
+        A resumed run calls this for everything that had begun, so that modules exist, and then loads their values:
+        meanwhile it finds the method's own buffers as they were saved, and other values as they happen to be.
         """
         return [optim.build(self, self.config)]
 
@@ -145,10 +163,21 @@ class Method(nn.Module):
         """Return the losses of one step."""
         raise TypeError(f"{type(self).__name__} has to define losses()")
 
-    def end(self, task: Task, memory: Memory, plain: Callable[[np.ndarray], Tensor]) -> None:
-        """Conclude a task, in eval mode: after the memory's update, before measuring.
+    def rank(self, task: Task, memory: Memory, answers: Callable[[np.ndarray, Answer], Tensor]) -> Ranking:
+        """Return in which order images of a class are preferred for the memory; default: as configured.
 
-        plain: pixels [n, C, H, W] of images that are visible.
+        answers(ids, answer): what the network says of plain images, [n, D], on the host.
+        """
+        if self.config.memory_selection == "random" or not self.config.memory:
+            return replay.random_ranking(self.config.seed)
+        ids = np.concatenate([task.labeled, memory.ids])
+        return replay.herded_ranking(answers(ids, unit_projections), ids)
+
+    def end(self, task: Task, memory: Memory, render: Render) -> None:
+        """Conclude a task, in eval mode and without gradients: after the memory's update, before measuring.
+
+        render: pixels of any views of visible images, ``plain_keys(ids)`` for images as evaluation sees them. Modules
+        are dropped in the next ``begin``, not here: a resumed run does not call this again.
         """
 
     def predict(self, images: Tensor) -> Tensor:
@@ -160,10 +189,16 @@ class Method(nn.Module):
         seen = torch.from_numpy(task.seen_mask).to(features.device)
         return networks.mask_unseen(self.network.head(features), seen)
 
+    def load_buffers(self, state: Mapping[str, Tensor], prefix: str = "") -> None:
+        """Take the method's own buffers as they were saved: of another size, not there yet, or gone since."""
+        device = next(self.parameters()).device
+        names = [key.removeprefix(prefix) for key in state if key.startswith(prefix)]
+        names = [name for name in names if "." not in name and name not in self._parameters]
+        for name in self._buffers.keys() - set(names) - self._non_persistent_buffers_set:
+            self._buffers[name] = None
+        for name in names:
+            self.register_buffer(name, state[prefix + name].to(device, copy=True))
+
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        """Take buffers as they were saved, also where this one has none yet or another size of it."""
-        for key in [key for key in state_dict if "." not in key.removeprefix(prefix)]:
-            name = key.removeprefix(prefix)
-            if name not in self._parameters:
-                self.register_buffer(name, state_dict[key].clone())
+        self.load_buffers(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -46,11 +46,14 @@ def forward(network: Network, passes: Passes) -> Forward:
     whole: Forward = (lambda images: _recomputed(network, images)) if passes.recompute else network
     if not passes.micro_batch:
         return whole
-    if _trains_batchnorm(network):
-        from nncsl.passes import batchnorm
+    from nncsl.passes import batchnorm
 
-        return lambda images: batchnorm.forward(network, images, passes)
-    return lambda images: Outputs(*_replay(whole, network, images, passes.micro_batch))
+    def in_micro_batches(images: Tensor) -> Outputs:
+        if _trains_batchnorm(network):  # asked in every pass: a method may change modes within a step
+            return batchnorm.forward(network, images, passes)
+        return Outputs(*_replay(whole, network, images, passes.micro_batch))
+
+    return in_micro_batches
 
 
 def in_parts(answer: Callable[[Tensor], Tensor], images: Tensor, size: int) -> Tensor:

@@ -235,10 +235,11 @@ class _Moments:
         if self._count < 2:
             raise ValueError("BatchNorm cannot train on a single value per channel: use batches of 2 or more images")
         kind, rate = norm.running_mean.dtype, norm.momentum or 0.0
-        norm.running_mean.lerp_(self._mean.to(kind), rate)
-        norm.running_var.lerp_((self._squares / (self._count - 1)).to(kind), rate)
-        assert norm.num_batches_tracked is not None
-        norm.num_batches_tracked += 1
+        if norm.track_running_stats:
+            norm.running_mean.lerp_(self._mean.to(kind), rate)
+            norm.running_var.lerp_((self._squares / (self._count - 1)).to(kind), rate)
+            assert norm.num_batches_tracked is not None
+            norm.num_batches_tracked += 1
         return Statistics(self._mean.to(kind), (self._squares / self._count).to(kind), self._count)
 
 

@@ -1,9 +1,11 @@
 """The first and the last task as a method will meet them, before there is any data: images are numbers here."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
-from nncsl import networks
+from nncsl import methods, networks
 from nncsl.batches import Draws, Moment
 from nncsl.config import Config
 from nncsl.data.tasks import Task
@@ -19,18 +21,19 @@ def task_and_memory(method: Method, sizes: Sizes, *, first: bool) -> tuple[Task,
     config = method.config
     tasks = max(config.tasks, 1)
     index, each = (0 if first else tasks - 1), max(1, sizes.classes // tasks)
+    tasks_known = index + method.remembers_first
     old, classes = tuple(range(index * each)), tuple(range(index * each, (index + 1) * each))
     labeled = np.arange(sizes.labeled_per_task)
-    remembered = min(config.memory, sizes.labeled_per_task * index) if method.uses_memory else 0
+    remembered = min(config.memory, sizes.labeled_per_task * tasks_known) if method.uses_memory else 0
     unlabeled = config.unlabeled_memory if method.uses_memory and index else 0
     memory = Memory(
         ids=len(labeled) + sizes.unlabeled_per_task + np.arange(remembered),
-        labels=np.arange(remembered) % max(1, len(old)),
+        labels=np.arange(remembered) % max(1, tasks_known * each),
         unlabeled=10**9 + np.arange(unlabeled),
     )
     everything = np.arange(sizes.unlabeled_per_task)
     task = Task(index, classes, labeled, index * each + labeled % each, everything, old, sizes.classes)
-    return task, memory
+    return replace(task, steps=Draws(task, memory, config).steps_per_epoch), memory
 
 
 def load(method: Method, sizes: Sizes, *, first: bool) -> Load:
@@ -38,8 +41,9 @@ def load(method: Method, sizes: Sizes, *, first: bool) -> Load:
     task, memory = task_and_memory(method, sizes, first=first)
     draws = Draws(task, memory, method.config)
     loads = []
-    for phase in range(len(method.phases(task))):
-        groups = method.draw(draws, Moment(phase, 0, 0, 0)).values()
+    for number, phase in enumerate(method.phases(task)):
+        methods.begin(method, number, phase, task)
+        groups = method.draw(draws, Moment(number, 0, 0, 0)).values()
         small = sum(len(group) for group in groups if group.keys.kind == "small")
         loads.append((sum(map(len, groups)) - small, small))
     frozen = method.config.batchnorm == "freeze-after-first" and not first

@@ -33,7 +33,9 @@ def load(path: Path) -> dict[str, Any]:
     except Exception as error:
         raise CheckpointError(f"{path} can't be read ({str(error).splitlines()[0]}); start the run again") from error
     if state.get("format") == 1:  # the network alone, before methods had a state: enough to evaluate it
-        state["method"] = {f"network.{name}": value for name, value in state["network"].items()}
+        named = {f"network.{name}": value for name, value in state["network"].items()}
+        state["method"] = {name.replace("network.feature_map", "feature_map"): value for name, value in named.items()}
+        state["state"]["epochs"] = state["state"]["epoch"]
         return state
     if state.get("format") != FORMAT:
         raise CheckpointError(

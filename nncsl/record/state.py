@@ -16,7 +16,8 @@ class RunState:
     phase, begun: of the task, and whether its modules and optimizers exist; epoch: of the phase, epochs: of the task;
     remembered: tasks that the memory knows;
     generation, teacher: the bank's generation of this phase and its teacher's fingerprint; None before its sweep.
-    sums: the running epoch's sums of losses and counts, so that an epoch can be continued in its middle.
+    steps: of an epoch, of every task that has begun;
+    sums, counts: the running epoch's losses and how often each was added, so that it can be continued in its middle.
     """
 
     task: int = 0
@@ -26,10 +27,12 @@ class RunState:
     epochs: int = 0
     step: int = 0
     remembered: int = 0
+    steps: list[int] = field(default_factory=list)
     memory: Memory = field(default_factory=Memory)
     generation: int | None = None
     teacher: str | None = None
     sums: dict[str, torch.Tensor] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
     untrained: list[float] = field(default_factory=list)
     accuracy_matrix: list[list[float]] = field(default_factory=list)
     seen_accuracy: list[float] = field(default_factory=list)
@@ -50,9 +53,10 @@ class RunState:
         return cls(**{**packed, "memory": memory})
 
     def add(self, name: str, value: torch.Tensor) -> None:
-        """Adds to the epoch's sums, where the value is: no waiting for a GPU."""
+        """Add to the epoch's sums, where the value is: no waiting for a GPU."""
         value = value.detach().double()
         self.sums[name] = self.sums[name].to(value.device) + value if name in self.sums else value
+        self.counts[name] = self.counts.get(name, 0) + 1
 
     def peak(self, **bytes_used: int) -> None:
         """Raises the recorded peaks."""
@@ -61,7 +65,8 @@ class RunState:
 
     def end_epoch(self) -> None:
         """Move on to the next epoch."""
-        self.epoch, self.epochs, self.step, self.sums = self.epoch + 1, self.epochs + 1, 0, {}
+        self.epoch, self.epochs, self.step = self.epoch + 1, self.epochs + 1, 0
+        self.sums, self.counts = {}, {}
 
     def end_phase(self) -> None:
         """Move on to the next phase, which has not begun yet."""
@@ -73,6 +78,5 @@ class RunState:
         self.task, self.phase, self.epochs = self.task + 1, 0, 0
 
     def epoch_means(self) -> dict[str, float]:
-        """The epoch's mean losses and accuracies per step."""
-        steps = self.sums["steps"].item()
-        return {name: total.item() / steps for name, total in self.sums.items() if name != "steps"}
+        """Return the epoch's mean losses and accuracies, each over the steps that had it."""
+        return {name: total.item() / self.counts[name] for name, total in self.sums.items()}

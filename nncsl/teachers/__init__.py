@@ -7,7 +7,7 @@ teacher will be asked; ``CopiedTeacher`` copies the network, as the paper does.
 import copy
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,8 +34,11 @@ class Surroundings(NamedTuple):
     interruption: Interruption
 
 
-class Teacher(Protocol):
-    """One per run; owns whatever answers for the old network, from a phase's beginning to the checkpoints about it."""
+class Teacher:
+    """Answers for the old network, from a phase's beginning to the checkpoints about it; this one is never asked."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
 
     def begin(
         self, asks: Mapping[str, Asked], phase: Phase, task: Task, render: Render, state: RunState, saved: Any
@@ -47,12 +50,15 @@ class Teacher(Protocol):
 
     def pool(self, epoch: int) -> Pool:
         """Return the view slots that steps of this epoch may ask about; makes fresh ones where they are due."""
+        return Pool()
 
     def targets(self, batch: Batch, pixels: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the answers on exactly those views of the batch that were asked about, without gradient."""
+        return {}
 
     def contents(self) -> Any:
         """Return what a checkpoint has to hold for the teacher, if anything."""
+        return None
 
     def after_save(self) -> None:
         """Let go of what only older checkpoints needed."""
@@ -61,32 +67,7 @@ class Teacher(Protocol):
         """End."""
 
 
-class NoTeacher:
-    """Nothing is asked."""
-
-    def __init__(self, *_: Any) -> None:
-        pass
-
-    def begin(self, *_: Any) -> None:
-        pass
-
-    def pool(self, epoch: int) -> Pool:
-        return Pool()
-
-    def targets(self, batch: Batch, pixels: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {}
-
-    def contents(self) -> None:
-        return None
-
-    def after_save(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class CopiedTeacher(NoTeacher):
+class CopiedTeacher(Teacher):
     """A frozen copy of the method, evaluated at every step: the paper's way."""
 
     def __init__(self, method: Method, around: Surroundings) -> None:
@@ -131,5 +112,5 @@ def open_teacher(method: Method, around: Surroundings) -> Teacher:
     """Return the configured kind of teacher."""
     from nncsl.teachers.bank import BankTeacher
 
-    kinds: dict[str, Any] = {"features": BankTeacher, "model": CopiedTeacher, "none": NoTeacher}
+    kinds: dict[str, type[Teacher]] = {"features": BankTeacher, "model": CopiedTeacher, "none": Teacher}
     return kinds[around.config.teacher_mode](method, around)

@@ -18,10 +18,10 @@ from nncsl.methods.base import Asked, Method, Phase
 from nncsl.passes import inference_batch
 from nncsl.record import checkpoint
 from nncsl.record.state import RunState
-from nncsl.teachers import NoTeacher, Surroundings, asked_rows
+from nncsl.teachers import Surroundings, Teacher, asked_rows
 
 
-class BankTeacher(NoTeacher):
+class BankTeacher(Teacher):
     """The old network's answers, read by the keys of the views; no second network ever exists."""
 
     def __init__(self, method: Method, around: Surroundings) -> None:
@@ -125,7 +125,7 @@ class BankTeacher(NoTeacher):
             "dataset": self._around.dataset,
         }
         if self._bank is not None:
-            self._bank.begin_generation(**facts)
+            self._bank.begin_generation(**facts, dim=dim, normalized=unit)
             return
         self._bank = FeatureBank.create(
             self._around.folder / "bank",

@@ -208,8 +208,11 @@ def test_nncsl_picks_supports_and_classes_as_the_naive_loops_do():
     batch["supports"] = Group(ViewKeys("support", nothing[:9], nothing[:9]), labels, is_old)
     task = Task(1, current, nothing[:0], nothing[:0], nothing[:0], old, num_classes=10)
     targets = {"large": teacher_queries[:12], "small": teacher_queries[12:], "supports": teacher_supports}
-    step = Step(batch, pixels, targets, task, None, 0.0, lambda rows: Outputs(features[rows], projections[rows]), None)
-    losses = method.losses(step)
+
+    def outputs(rows):
+        return Outputs(features[rows], projections[rows])
+
+    losses = method.losses(Step(batch, pixels, targets, task, None, None, 0, outputs, None))
     logits = method.network.head(features[24:])[:, list(old + current)]
 
     names = {"current": current, "old": old}
