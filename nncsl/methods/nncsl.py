@@ -2,16 +2,15 @@
 
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from nncsl import kernels, objectives
 from nncsl.batches import Batch, Draws, Moment
 from nncsl.config import Config
 from nncsl.data.tasks import Task
-from nncsl.methods.base import Asked, Losses, Method, Phase, Step, head_logits, unit_projections
+from nncsl.methods.base import Asked, Losses, Method, Phase, Step
+from nncsl.methods.distillation import DISTILLATIONS
 from nncsl.networks import Network
 from nncsl.replay import Memory
 
@@ -24,6 +23,7 @@ class NNCSL(Method):
 
     def __init__(self, network: Network, config: Config, own: Any) -> None:
         super().__init__(network, config, own)
+        self.distillation = DISTILLATIONS[config.distillation]
         if config.distillation == "feature":  # compares a linear map of the projections; it starts as the identity
             size = config.network.projection
             self.feature_map = nn.Linear(size, size)
@@ -35,16 +35,7 @@ class NNCSL(Method):
         return self.config.lambda_lin
 
     def asks(self, phase: Phase, task: Task, memory: Memory) -> dict[str, Asked]:
-        # Without a memory there are no old supports for NND to compare with.
-        if not (self.distills and task.old) or (self.config.distillation == "nnd" and not len(memory.ids)):
-            return {}
-        unlabeled = np.concatenate([task.unlabeled, memory.unlabeled])
-        if self.config.distillation == "kd":
-            return {kind: Asked(kind, unlabeled, head_logits, unit=False) for kind in ("large", "small")}
-        asked = {kind: Asked(kind, unlabeled, unit_projections) for kind in ("large", "small")}
-        if self.config.distillation == "nnd":
-            asked["supports"] = Asked("support", memory.ids, unit_projections, role="replay")
-        return asked
+        return self.distillation.asks(task, memory) if self.distills else {}
 
     def draw(self, draws: Draws, now: Moment) -> Batch:
         return {**draws.unlabeled_views(now), "supports": draws.supports(now)}
@@ -61,8 +52,7 @@ class NNCSL(Method):
         parts = {"snn": snn, "mem": mem, "lin": lin}
         total = snn + self.config.lambda_mem * mem + lin
         if step.targets:
-            features = torch.cat([view.features for view in views])
-            parts["nnd"] = self._distillation(step, queries, features, supports.projections, labels)
+            parts["nnd"] = self.distillation.loss(step, self, views, supports)
             total = total + self.config.lambda_nnd * parts["nnd"]
         return Losses(total, parts, {"large": guesses})
 
@@ -105,24 +95,3 @@ class NNCSL(Method):
             guessed = torch.tensor(classes, device=device)[parts.predictions[: 2 * count]]
             guesses[:, images] = guessed.unflatten(0, (2, count))
         return snn, mem, guesses.flatten()
-
-    def _distillation(self, step: Step, queries: Tensor, features: Tensor, supports: Tensor, labels: Tensor) -> Tensor:
-        """The configured distillation loss on all unlabeled views."""
-        config, old = self.config, step.task.old
-        targets = torch.cat([step.targets[kind] for kind in ("large", "small") if kind in step.targets])
-        if config.distillation == "kd":
-            logits = self.network.head(features.float())[:, list(old)]
-            return objectives.kd_loss(logits, targets[:, list(old)], config.kd_temperature)
-        if config.distillation == "feature":
-            return objectives.feature_loss(self.feature_map(F.normalize(queries.float(), dim=-1)), targets)
-        remembered = torch.from_numpy(step.batch["supports"].old).to(queries.device)
-        return kernels.nnd_loss(
-            queries,
-            supports[remembered],
-            targets,
-            step.targets["supports"],
-            objectives.positions(labels[remembered], old),
-            num_classes=len(old),
-            temperature=config.tau,
-            smoothing=config.smoothing,
-        )

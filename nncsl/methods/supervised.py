@@ -15,7 +15,10 @@ class Finetune(Method):
     uses_memory: ClassVar[bool] = False
 
     def draw(self, draws: Draws, now: Moment) -> Batch:
-        return {"labeled": draws.labeled_views("support", draws.labeled(now, self.config.labeled_batch), now, 1)}
+        ids = draws.labeled(now, self.config.labeled_batch)
+        if self.uses_memory:
+            ids = np.concatenate([ids, draws.remembered(now, len(ids))])
+        return {"labeled": draws.labeled_views("support", ids, now, 1)}
 
     def losses(self, step: Step) -> Losses:
         (outputs,) = step.see("labeled")
@@ -27,8 +30,3 @@ class ER(Finetune):
     """Experience replay: each batch of the task comes with an equally large one of the memory."""
 
     uses_memory: ClassVar[bool] = True
-
-    def draw(self, draws: Draws, now: Moment) -> Batch:
-        ids = draws.labeled(now, self.config.labeled_batch)
-        ids = np.concatenate([ids, draws.remembered(now, len(ids))])
-        return {"labeled": draws.labeled_views("support", ids, now, 1)}

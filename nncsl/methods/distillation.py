@@ -1,0 +1,78 @@
+"""What NNCSL keeps of the old network: its neighbourhoods (NND) or, for comparison, its logits or its projections.
+
+Every loss takes the step, the method, and the network's outputs of the unlabeled views (large, small) and the supports.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from nncsl import kernels, objectives
+from nncsl.data.tasks import Task
+from nncsl.methods.base import Answer, Asked, Step, head_logits, unit_projections
+from nncsl.networks import Outputs
+from nncsl.replay import Memory
+
+
+def neighbors(step: Step, method: Any, views: Sequence[Outputs], supports: Outputs) -> Tensor:
+    """L_NND: the old supports vote for every view as they did in the old network."""
+    config, old = method.config, step.task.old
+    remembered = torch.from_numpy(step.batch["supports"].old).to(supports.projections.device)
+    return kernels.nnd_loss(
+        torch.cat([view.projections for view in views]),
+        supports.projections[remembered],
+        _answers(step),
+        step.targets["supports"],
+        objectives.positions(step.labels("supports")[remembered], old),
+        num_classes=len(old),
+        temperature=config.tau,
+        smoothing=config.smoothing,
+    )
+
+
+def logits(step: Step, method: Any, views: Sequence[Outputs], supports: Outputs) -> Tensor:
+    """Softened logits of the old classes."""
+    old = list(step.task.old)
+    found = method.network.head(torch.cat([view.features for view in views]).float())[:, old]
+    return objectives.kd_loss(found, _answers(step)[:, old], method.config.kd_temperature)
+
+
+def projections(step: Step, method: Any, views: Sequence[Outputs], supports: Outputs) -> Tensor:
+    """A linear map of the student's projections meets the teacher's."""
+    found = torch.cat([view.projections for view in views])
+    return objectives.feature_loss(method.feature_map(F.normalize(found.float(), dim=-1)), _answers(step))
+
+
+class Distillation(NamedTuple):
+    """A loss, and what the old network is asked for it: of all unlabeled views, and perhaps of the old supports."""
+
+    loss: Callable[[Step, Any, Sequence[Outputs], Outputs], Tensor]
+    answer: Answer
+    unit: bool = True
+    compares_supports: bool = False
+
+    def asks(self, task: Task, memory: Memory) -> dict[str, Asked]:
+        """Return the questions by group; none without old classes, or without old supports where those are compared."""
+        if not task.old or (self.compares_supports and not len(memory.ids)):
+            return {}
+        ids = np.concatenate([task.unlabeled, memory.unlabeled])
+        asked = {kind: Asked(kind, ids, self.answer, unit=self.unit) for kind in ("large", "small")}
+        if self.compares_supports:
+            asked["supports"] = Asked("support", memory.ids, self.answer, role="replay", unit=self.unit)
+        return asked
+
+
+DISTILLATIONS = {
+    "nnd": Distillation(neighbors, unit_projections, compares_supports=True),
+    "kd": Distillation(logits, head_logits, unit=False),
+    "feature": Distillation(projections, unit_projections),
+}
+
+
+def _answers(step: Step) -> Tensor:
+    """The old network's answers on all unlabeled views, [views * N, D]."""
+    return torch.cat([step.targets[kind] for kind in ("large", "small") if kind in step.targets])
