@@ -7,7 +7,6 @@ python -m nncsl.benchmarks.kernels --plot FILE    only draw a csv again
 """
 
 import argparse
-import csv
 import datetime
 import json
 import platform
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from nncsl.files import write_table
 
 from . import kernels_measure as measure
 from . import kernels_static as static
@@ -112,15 +113,6 @@ def _facts(argv: list[str], limits: dict[int, float | None]) -> dict[str, Any]:
     }
 
 
-def _write(rows: list[dict[str, Any]], path: Path) -> None:
-    part = path.with_suffix(".part")
-    with part.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    part.replace(path)
-
-
 def _measure(args: argparse.Namespace, argv: list[str]) -> int:
     if args.quick:
         args.supports = [k for k in args.supports if k in (20, 600, 5120, 50000)]
@@ -140,7 +132,7 @@ def _measure(args: argparse.Namespace, argv: list[str]) -> int:
                     new = list(_rows(p, args, threads, limit))
                     print(_summary(new), flush=True)
                     rows += new
-                    _write(rows, path)
+                    write_table(path, rows, COLUMNS)
                     path.with_suffix(".json").write_text(json.dumps(_facts(argv, limits), indent=2) + "\n")
     for figure in plot(path):
         print(f"wrote {figure}")

@@ -3,7 +3,6 @@
 One row per target, kernel and input type: registers, stack, spills, shared memory, tensor-core instructions.
 """
 
-import csv
 import re
 import subprocess
 import tempfile
@@ -11,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
+
+from nncsl.files import write_table
 
 TARGETS: dict[str, tuple[str, int | str, int]] = {
     "sm_80": ("cuda", 80, 32),
@@ -174,9 +175,4 @@ def table(targets: list[str], dtypes: list[str], dims: list[int]) -> Iterator[Us
 
 
 def write(rows: list[Usage], path: Path) -> None:
-    part = path.with_suffix(".part")
-    with part.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [f.name for f in fields(Usage)])
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
-    part.replace(path)
+    write_table(path, [asdict(row) for row in rows], [field.name for field in fields(Usage)])
