@@ -4,7 +4,6 @@ What autograd keeps for the backward pass is most of a run's memory. Here the fo
 backward pass computes the rest again, so that a step's losses, and the loop around them, need not know of it.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -70,7 +69,7 @@ def inference_batch(network: Network, size: int) -> int:
     It depends on network and image size alone, whatever the training batch is, so that the stored bits do not either.
     """
     first = next(module for module in network.stem if isinstance(module, nn.Conv2d))
-    side = math.ceil(size / first.stride[0])
+    side = (size + 2 * int(first.padding[0]) - first.kernel_size[0]) // first.stride[0] + 1
     return min(256, max(16, 2**21 // (first.out_channels * side**2)))
 
 

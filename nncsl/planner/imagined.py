@@ -42,7 +42,8 @@ def load(method: Method, sizes: Sizes, *, first: bool) -> Load:
     draws = Draws(task, memory, method.config)
     loads = []
     for number, phase in enumerate(method.phases(task)):
-        methods.begin(method, number, phase, task)
+        if type(method).begin is not Method.begin:  # that makes no modules, and a first optimizer imports 100 MB
+            methods.begin(method, number, phase, task)
         groups = method.draw(draws, Moment(number, 0, 0, 0)).values()
         small = sum(len(group) for group in groups if group.keys.kind == "small")
         loads.append((sum(map(len, groups)) - small, small))

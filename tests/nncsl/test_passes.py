@@ -201,7 +201,7 @@ def small_network(*, frozen, stem="cifar"):
 @pytest.mark.parametrize(
     ("preset", "kind", "expected"),
     [
-        ("cifar10", "large", 32),
+        ("cifar10", "large", 28),
         ("cifar10-small", "large", 256),
         ("cifar10-small", "small", 256),
         ("imagenet100", "large", 16),
