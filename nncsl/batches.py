@@ -135,6 +135,10 @@ class Draws:
         """Return ``size`` images of the memory, drawn likewise."""
         return self.choose(np.sort(self.memory.ids), now, size, "memory")
 
+    def merged(self, now: Moment, size: int) -> np.ndarray:
+        """Return ``size`` of the labeled images of task and memory as one set, drawn likewise."""
+        return self.choose(self._labeled, now, size, "merged")
+
     def choose(self, ids: np.ndarray, now: Moment, size: int, name: str) -> np.ndarray:
         """Return ``size`` of these images, drawn likewise; ``name`` tells the draws of a step apart."""
         return ids[permutation(self._key(name, now.phase, now.number), len(ids))[:size]]

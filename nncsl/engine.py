@@ -76,6 +76,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                 setup = set_up(run, stream, state.memory, index)
             task = setup.task
             state.steps = [*state.steps[:index], task.steps]
+            state.memory_sizes = [*state.memory_sizes[:index], task.remembered]
             phases = method.phases(task)
             names = [source.class_names[c] for c in task.classes]
             reporter.begin_task(index, names, phases, state.phase, state.epoch, state.step)
@@ -138,6 +139,8 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                     save(run, state, method, optimizers, scaler, teacher)
                     if interruption.requested:
                         raise Interrupted
+                if phase.name in method.measured:
+                    state.extra.setdefault(method.measured[phase.name], []).append(seen_accuracy(run, method, task))
                 state.end_phase()
 
             # The boundary: remember, conclude, measure, and let the rest of the task's data go.
@@ -170,7 +173,7 @@ def set_up(run: Run, stream: Stream, memory: Memory, index: int) -> Setup:
     task = stream.begin(index, memory.ids, memory.unlabeled)
     draws = Draws(task, memory, config)
     render = batches.renderer(stream, config.views, seed=config.seed, task=index, device=run.device)
-    return Setup(replace(task, steps=draws.steps_per_epoch), draws, render)
+    return Setup(replace(task, steps=draws.steps_per_epoch, remembered=len(memory.ids)), draws, render)
 
 
 def look(method: Method, setup: Setup, phase: Phase, now: Moment, teacher: Teacher, forward: Forward) -> Step:
@@ -213,6 +216,13 @@ def plain_batches(run: Run, stream: Stream, ids: np.ndarray) -> Iterator[Tensor]
     size = min(run.config.unlabeled_batch, len(ids))
     for part in np.split(ids[: len(ids) // size * size], len(ids) // size):
         yield evaluation.plain_images(stream, part, run.config.views, run.device)
+
+
+def seen_accuracy(run: Run, method: Method, task: Task) -> float:
+    """Return percent correct among the classes seen so far."""
+    scores, labels = evaluation.test_scores(method, run.source, run.config.views, run.device)
+    predicted = networks.mask_unseen(scores, torch.from_numpy(task.seen_mask)).argmax(dim=1)
+    return evaluation.percent(predicted, labels, task.seen)
 
 
 def measure(run: Run, method: Method, state: RunState, task: Task) -> None:
@@ -266,8 +276,8 @@ def check_finite(run: Run, losses: Losses, task: int, epoch: int, lr: float) -> 
 
 def diverged(run: Run, seen: str) -> DivergenceError:
     """Return the error that says what was seen, and what to try."""
+    advice = "--set own.lr" if "lr" in run.config.own else "--set lr_peak, a longer --set warmup_epochs"
     precision = ", or --set precision=fp32" if run.config.precision != "fp32" else ""
     return DivergenceError(
-        f"{seen}. The last good checkpoint is in {run.folder}. Start a new run with a lower --set lr_peak, "
-        f"a longer --set warmup_epochs{precision}"
+        f"{seen}. The last good checkpoint is in {run.folder}. Start a new run with a lower {advice}{precision}"
     )

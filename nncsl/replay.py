@@ -20,7 +20,10 @@ def _empty() -> np.ndarray:
 
 @dataclass(frozen=True)
 class Memory:
-    """ids and labels of remembered labeled images, int64 [m] each, and ids of remembered unlabeled ones."""
+    """ids and labels of remembered labeled images, int64 [m] each, and ids of remembered unlabeled ones.
+
+    Labeled images stand class by class, the preferred ones of a class first: where it has to shrink, the last ones go.
+    """
 
     ids: np.ndarray = field(default_factory=_empty)
     labels: np.ndarray = field(default_factory=_empty)
@@ -39,10 +42,8 @@ def update(
     candidates = {label: all_ids[all_labels == label] for label in seen}
     shares = balanced_shares([len(candidates[label]) for label in seen], size)
     kept = [rank(label, candidates[label])[:share] for label, share in zip(seen, shares, strict=True)]
-    new_ids = np.concatenate([_empty(), *kept])
-    order = np.argsort(new_ids)
-    new_labels = np.concatenate([_empty(), *(np.full(len(k), label) for label, k in zip(seen, kept, strict=True))])
-    return Memory(new_ids[order], new_labels[order], memory.unlabeled)
+    new_labels = [np.full(len(ids), label) for label, ids in zip(seen, kept, strict=True)]
+    return Memory(np.concatenate([_empty(), *kept]), np.concatenate([_empty(), *new_labels]), memory.unlabeled)
 
 
 def update_unlabeled(memory: Memory, ids: np.ndarray, tasks_seen: int, size: int, seed: int) -> Memory:
@@ -65,10 +66,15 @@ def random_ranking(seed: int) -> Ranking:
 
 
 def herded_ranking(features: Tensor, ids: np.ndarray) -> Ranking:
-    """Prefer images that together stand for their class: features [n, D] of the images ``ids`` [n], in any order."""
+    """Prefer images that together stand for their class: features [n, D] of a task's images ``ids`` [n], in any order.
+
+    A class that the memory knows from earlier tasks keeps its order: most of its images are gone, and their mean too.
+    """
     row = {int(image): place for place, image in enumerate(ids)}
 
     def rank(label: int, candidates: np.ndarray) -> np.ndarray:
+        if not all(int(image) in row for image in candidates):
+            return candidates
         candidates = np.sort(candidates)
         chosen = F.normalize(features[[row[int(image)] for image in candidates]], dim=1)
         return candidates[herd(chosen, len(candidates)).numpy()]

@@ -149,6 +149,7 @@ def summarize(state: RunState, config: Config) -> dict[str, Any]:
         "fwt": metrics.forward_transfer(state.ahead, state.untrained[1:]),
         "bwt": metrics.backward_transfer(matrix),
         "forgetting": metrics.forgetting(matrix),
+        **state.extra,
         "seconds": state.seconds,
         "images_per_second": state.images / max(state.seconds, 1e-9),
         "peak_memory": state.peak_memory,

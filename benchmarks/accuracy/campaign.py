@@ -65,8 +65,11 @@ class Entry:
     def record(self) -> Record | None:
         """What was recorded with the settings as they are now, here or by another campaign; None if nothing was.
 
-        A timed campaign takes its own records only: whether other work shared the machine is not in a record.
+        A timed campaign takes its own records only: whether other work shared the machine is not in a record. What an
+        older version recorded by this name is taken as it is: settings may mean something else since.
         """
+        if self.results != RESULTS and self.result.exists() and not self.timed:
+            return json.loads(self.result.read_text())
         others = [] if self.timed else sorted(self.results.glob("*/*.json"))
         for path in (self.result, *others):
             if path.exists():

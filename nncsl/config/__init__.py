@@ -149,8 +149,9 @@ def load(preset: str = "digits", overrides: Iterable[Mapping[str, Any]] = ()) ->
         for old in RENAMED.keys() & override.keys():
             print(f"nncsl: note: {old} is called {RENAMED[old]} now", file=sys.stderr)
         given = build.merge(given, renamed(override))
-    values = build.merge(values, methods.values(given.get("method", values.get("method", Config.method))))
-    if given.get("dataset", values["dataset"]) != values["dataset"]:
+    dataset, method = given.get("dataset", values["dataset"]), given.get("method", values.get("method", Config.method))
+    values = build.merge(values, methods.values(method, dataset))
+    if dataset != values["dataset"]:
         values["unlabeled_fraction"] = 1.0  # less than all of them only repeats what a data set's published runs did
     epochs, warmup = given.get("epochs"), values["warmup_epochs"]
     if isinstance(epochs, int) and "warmup_epochs" not in given:

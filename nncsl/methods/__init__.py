@@ -41,10 +41,14 @@ def find(name: str) -> type[Method]:
     return METHODS[name]
 
 
-def values(name: str) -> dict[str, Any]:
-    """Return the settings that a method has whatever the preset says: NAME.yaml, beside the file of its class."""
+def values(name: str, dataset: str) -> dict[str, Any]:
+    """Return the settings that a method has whatever the preset says: NAME.yaml, beside the file of its class.
+
+    What stands there under ``datasets``, by name, is for those alone.
+    """
     path = Path(inspect.getfile(find(name))).with_name(f"{name}.yaml")
-    return yaml.safe_load(path.read_text()) if path.is_file() else {}
+    found = yaml.safe_load(path.read_text()) if path.is_file() else {}
+    return configs.merge(found, found.pop("datasets", {}).get(dataset, {}))
 
 
 def with_own(config: Config) -> Config:
@@ -89,8 +93,8 @@ def restore(
     """Bring a new method into a checkpoint's state; return the optimizers of the phase under way, if one is."""
     method.load_buffers(saved["method"])
     optimizers: list[torch.optim.Optimizer] = []
-    for index, steps in enumerate(state.steps):
-        task = replace(tasks[index], steps=steps)
+    for index, (steps, remembered) in enumerate(zip(state.steps, state.memory_sizes, strict=True)):
+        task = replace(tasks[index], steps=steps, remembered=remembered)
         phases = method.phases(task)
         begun = len(phases) if index < state.task else state.phase + state.begun
         for number, phase in enumerate(phases[:begun]):

@@ -43,6 +43,7 @@ Answer = Callable[[Any, Tensor], Tensor]
 class Asked(NamedTuple):
     """What the network, as it is when a phase begins, is asked during the phase, of all views of a kind of some images.
 
+    kind: that of the group's views, or "plain": one answer for each image, whatever view of it the group shows.
     role: as whose rows a bank keeps them; unit: rows have length 1.
     """
 
@@ -129,6 +130,8 @@ class Method(nn.Module):
     uses_memory: ClassVar[bool] = True
     one_task: ClassVar[bool] = False  # all classes at once
     remembers_first: ClassVar[bool] = False  # the memory takes in a task's images before its training, not after
+    # Phases after which `predict` is measured too, and by what name the accuracies over seen classes are kept.
+    measured: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, network: Network, config: Config, own: Any) -> None:
         super().__init__()
@@ -170,8 +173,7 @@ class Method(nn.Module):
         """
         if self.config.memory_selection == "random" or not self.config.memory:
             return replay.random_ranking(self.config.seed)
-        ids = np.concatenate([task.labeled, memory.ids])
-        return replay.herded_ranking(answers(ids, unit_projections), ids)
+        return replay.herded_ranking(answers(task.labeled, unit_projections), task.labeled)
 
     def end(self, task: Task, memory: Memory, render: Render) -> None:
         """Conclude a task, in eval mode and without gradients: after the memory's update, before measuring.

@@ -33,7 +33,7 @@ def task_and_memory(method: Method, sizes: Sizes, *, first: bool) -> tuple[Task,
     )
     everything = np.arange(sizes.unlabeled_per_task)
     task = Task(index, classes, labeled, index * each + labeled % each, everything, old, sizes.classes)
-    return replace(task, steps=Draws(task, memory, config).steps_per_epoch), memory
+    return replace(task, steps=Draws(task, memory, config).steps_per_epoch, remembered=remembered), memory
 
 
 def load(method: Method, sizes: Sizes, *, first: bool) -> Load:

@@ -16,7 +16,8 @@ class RunState:
     phase, begun: of the task, and whether its modules and optimizers exist; epoch: of the phase, epochs: of the task;
     remembered: tasks that the memory knows;
     generation, teacher: the bank's generation of this phase and its teacher's fingerprint; None before its sweep.
-    steps: of an epoch, of every task that has begun;
+    steps: of an epoch, and memory_sizes: images in the memory, of every task that has begun;
+    extra: a method's own accuracies, after the phases that it wants measured;
     sums, counts: the running epoch's losses and how often each was added, so that it can be continued in its middle.
     """
 
@@ -28,6 +29,7 @@ class RunState:
     step: int = 0
     remembered: int = 0
     steps: list[int] = field(default_factory=list)
+    memory_sizes: list[int] = field(default_factory=list)
     memory: Memory = field(default_factory=Memory)
     generation: int | None = None
     teacher: str | None = None
@@ -37,6 +39,7 @@ class RunState:
     accuracy_matrix: list[list[float]] = field(default_factory=list)
     seen_accuracy: list[float] = field(default_factory=list)
     ahead: list[float | None] = field(default_factory=list)
+    extra: dict[str, list[float]] = field(default_factory=dict)
     seconds: float = 0.0
     images: int = 0
     peak_memory: dict[str, int] = field(default_factory=dict)
@@ -50,7 +53,8 @@ class RunState:
     @classmethod
     def unpack(cls, packed: dict[str, Any]) -> "RunState":
         memory = Memory(*(np.asarray(tensor.numpy()) for tensor in packed["memory"]))
-        return cls(**{**packed, "memory": memory})
+        sizes = [0] * len(packed.get("steps", []))  # 0.2 did not keep them, and had no method that asks
+        return cls(**{"memory_sizes": sizes, **packed, "memory": memory})
 
     def add(self, name: str, value: torch.Tensor) -> None:
         """Add to the epoch's sums, where the value is: no waiting for a GPU."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nncsl import networks
-from nncsl.batches import Batch, Group, Pool, Render
+from nncsl.batches import Batch, Group, Pool, Render, ViewKeys, plain_keys
 from nncsl.config import Config
 from nncsl.data.tasks import Task
 from nncsl.methods.base import Asked, Method, Phase
@@ -78,7 +78,7 @@ class CopiedTeacher(Teacher):
     def begin(
         self, asks: Mapping[str, Asked], phase: Phase, task: Task, render: Render, state: RunState, saved: Any
     ) -> None:
-        self._copy, self._asks = None, asks
+        self._copy, self._asks, self._render = None, asks, render
         if asks:
             self._copy = copy.deepcopy(self._student).eval().requires_grad_(False)
             if saved is not None:
@@ -89,7 +89,9 @@ class CopiedTeacher(Teacher):
         found = {}
         with torch.no_grad():
             for name, asked in self._asks.items():
-                if name in batch:
+                if name in batch and asked.kind != batch[name].keys.kind:
+                    found[name] = self._answer(asked, self._render(asked_keys(asked, batch[name])))
+                elif name in batch:
                     rows = torch.from_numpy(asked_rows(asked, batch[name])).to(pixels[name].device)
                     found[name] = self._answer(asked, pixels[name][rows])
         return found
@@ -106,6 +108,12 @@ class CopiedTeacher(Teacher):
 def asked_rows(asked: Asked, group: Group) -> np.ndarray:
     """Return which rows of a group were asked about: bool [n]."""
     return np.isin(group.keys.ids, asked.ids)
+
+
+def asked_keys(asked: Asked, group: Group) -> ViewKeys:
+    """Return the views that answer for those rows of a group: themselves, or the plain images that they show."""
+    keys = group.keys.rows(asked_rows(asked, group))
+    return plain_keys(keys.ids) if asked.kind == "plain" else keys
 
 
 def open_teacher(method: Method, around: Surroundings) -> Teacher:

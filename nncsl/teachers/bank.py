@@ -18,7 +18,7 @@ from nncsl.methods.base import Asked, Method, Phase
 from nncsl.passes import inference_batch
 from nncsl.record import checkpoint
 from nncsl.record.state import RunState
-from nncsl.teachers import Surroundings, Teacher, asked_rows
+from nncsl.teachers import Surroundings, Teacher, asked_keys
 
 
 class BankTeacher(Teacher):
@@ -65,7 +65,7 @@ class BankTeacher(Teacher):
         found = {}
         for name, asked in self._asks.items():
             if name in batch:
-                keys = batch[name].keys.rows(asked_rows(asked, batch[name]))
+                keys = asked_keys(asked, batch[name])
                 found[name] = self._bank.read(keys.ids, bank_slots(keys), device=self._around.device)  # type: ignore[union-attr]
         return found
 

@@ -30,11 +30,16 @@ def small():
 @pytest.fixture
 def make_run(tmp_path):
     """A function from a configuration to a run in a temporary folder, ready for engine.train."""
+    return run_maker(tmp_path)
+
+
+def run_maker(parent):
+    """The same, for a folder that is given."""
 
     def make(loaded, name="run"):
         loaded = methods.settled(loaded)
         source, tasks = open_data(loaded)
-        folder = tmp_path / name
+        folder = parent / name
         folder.mkdir()
         reporter = Reporter(len(tasks), quiet=True)
         return engine.Run(loaded, source, tasks, folder, runs.find_device(loaded.device), reporter)

@@ -30,6 +30,7 @@ class SecondTask:
         self.setup = engine.set_up(self.run, Stream(source, tasks), self.state.memory, 1)
         self.task = self.setup.task
         self.phase = self.method.phases(self.task)[0]
+        methods.begin(self.method, 0, self.phase, self.task)
         self.method.mode(self.phase, self.task)
 
     @property
@@ -46,6 +47,11 @@ class SecondTask:
 
     def asks(self):
         return self.method.asks(self.phase, self.task, self.state.memory)
+
+    def all_asks(self):
+        """What is asked in any phase."""
+        phases = self.method.phases(self.task)
+        return {p.name: asks for p in phases if (asks := self.method.asks(p, self.task, self.state.memory))}
 
     def now(self, epoch, step, pool=None):
         return Moment(0, epoch, step, epoch * self.task.steps + step, pool or Pool())

@@ -64,9 +64,16 @@ def test_small_presets_change_size_and_schedule_only(full):
 
 def test_a_methods_own_values_stand_between_preset_and_flags():
     er = load("method=er", preset="cifar10")
-    assert (er.optimizer, er.lr_peak, er.momentum, er.warmup_epochs) == ("sgd", 0.1, 0.0, 0)
+    assert er.batchnorm == "train" != load(preset="cifar10").batchnorm
     assert er.unlabeled_batch == load(preset="cifar10").unlabeled_batch
-    assert load("method=er", "lr_peak=0.3", preset="cifar10").lr_peak == 0.3
+    assert load("method=er", "batchnorm=freeze-after-first", preset="cifar10").batchnorm == "freeze-after-first"
+
+
+def test_a_methods_values_may_depend_on_the_data_set():
+    assert load("method=finetune", preset="cifar10").own["lr"] == 0.1
+    assert load("method=finetune", preset="cifar100").own["lr"] == 0.03
+    assert load("method=finetune", "own.lr=0.5", preset="cifar100").own == load("method=finetune").own | {"lr": 0.5}
+    assert load("method=finetune", "dataset=cifar100", preset="cifar10").own["lr"] == 0.03
 
 
 def test_overrides_win_in_order():

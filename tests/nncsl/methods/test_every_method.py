@@ -42,22 +42,19 @@ def test_it_runs_to_a_full_summary_and_learns_what_is_recorded(small, make_run, 
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     epochs = [line for line in lines if line["kind"] == "epoch"]
     assert [line["task"] for line in lines if line["kind"] == "task"] == list(range(tasks))
+    first = recorded.first_losses(loaded, make_run)
+    assert all(set(losses) <= set(epochs[at]) for losses, at in zip(first, (0, -1), strict=False))
     if not declared.one_task:
-        scene = SecondTask(loaded, make_run, "scene")
-        asks = bool(scene.asks()) and loaded.teacher_mode != "none"
-        teacher = scene.teacher()
-        losses = scene.losses(scene.method, teacher, pool=teacher.pool(0))
-        teacher.close()
-        assert {*losses.parts, *(["unlabeled_accuracy"] if losses.guesses else [])} <= set(epochs[-1])
+        asks = bool(SecondTask(loaded, make_run, "asking").all_asks()) and loaded.teacher_mode != "none"
         assert (summary["peak_memory"]["bank"] > 0) == (asks and loaded.teacher_mode == "features")
         assert (summary["peak_memory"]["teacher"] > 0) == (asks and loaded.teacher_mode == "model")
 
     record = json.loads(recorded.RECORD.read_text())
     found, expected = recorded.results(folder), record["runs"][case]
-    if recorded.machine() == record["machine"]:
+    for losses, known in zip(first, expected.pop("first"), strict=True):
+        assert losses == pytest.approx(known, rel=2e-3, abs=1e-5)
+    if recorded.machine() == record["machine"]:  # elsewhere sums are rounded in other ways, and training lets that grow
         assert found == expected
-    else:  # other sums, other bits: the first epoch's losses are still near
-        assert found["losses"][0] == pytest.approx(expected["losses"][0], rel=0.02)
 
 
 @pytest.mark.parametrize("method", list(methods.METHODS))
