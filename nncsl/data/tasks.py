@@ -19,8 +19,8 @@ class Task:
     """One task: its classes, and the training images (indices into the source) that belong to it.
 
     labeled, labels: images and their classes, int64 [l]; unlabeled: int64 [u]; old: the classes of earlier tasks;
-    num_classes: of the whole data set; steps: of an epoch, and remembered: labeled images in the memory, both known once
-    the task has begun.
+    num_classes: of the whole data set; steps: of an epoch, and remembered: labeled images in the memory; both are known
+    once the task has begun.
     """
 
     index: int
