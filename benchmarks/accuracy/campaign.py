@@ -83,7 +83,8 @@ class Entry:
 class Campaign:
     """entries: all runs of the first seed before those of the second.
 
-    paper: the paper's value of a run, where it has one; reference: the run that the others' differences are taken to;
+    paper: the paper's value of a run, where it has one; anchors: what a public implementation reached under the same
+    protocol; reference: the run that the others' differences are taken to;
     timed: whether each run had the machine to itself, so that its wall time means something.
     """
 
@@ -91,6 +92,7 @@ class Campaign:
     entries: list[Entry]
     paper: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
+    anchors: Mapping[str, float] = field(default_factory=dict)
     reference: str | None = None
     timed: bool = False
 
@@ -120,7 +122,7 @@ def read(name: str, version: str | None = None) -> Campaign:
             entries.append(Entry(name, run, seed, content["preset"], assignments, results, timed))
     paper = dict(content.get("paper", {}))
     source = paper.pop("table", "")
-    return Campaign(name, entries, paper, source, content.get("reference"), timed)
+    return Campaign(name, entries, paper, source, content.get("anchors", {}), content.get("reference"), timed)
 
 
 def run(entry: Entry, threads: int, data_dir: str | None) -> str:

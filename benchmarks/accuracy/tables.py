@@ -56,7 +56,8 @@ def rows_of(campaign: Campaign) -> tuple[list[str], list[list[str]]]:
     columns = COLUMNS
     if campaign.reference or campaign.timed:
         columns = columns | (_wall_time(campaign) if campaign.timed else CPU_TIME) | MEMORY
-    header = ["run", "seeds", *(["paper"] if campaign.paper else []), *columns]
+    known = {name: values for name, values in (("paper", campaign.paper), ("anchor", campaign.anchors)) if values}
+    header = ["run", "seeds", *known, *columns]
     header += [f"minus {campaign.reference}"] if campaign.reference else []
     rows = []
     for run in campaign.runs:
@@ -64,8 +65,7 @@ def rows_of(campaign: Campaign) -> tuple[list[str], list[list[str]]]:
         if not records:
             continue
         row = [run, str(len(records))]
-        if campaign.paper:
-            row.append(f"{campaign.paper[run]:.1f}" if run in campaign.paper else "")
+        row += [f"{values[run]:.1f}" if run in values else "" for values in known.values()]
         row += [spread([value(record) for record in records.values()]) for value in columns.values()]
         if campaign.reference:
             row.append("" if run == campaign.reference else _difference(campaign, records))

@@ -8,7 +8,7 @@ from typing import Any
 SETTINGS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "--dataset": ("dataset", str, "digits, cifar10, cifar100, imagenet100, or folder:PATH for your own images"),
     "--data-dir": ("data_dir", str, "the folder that holds the data set"),
-    "--method": ("method", str, "what learns: nncsl, csl, csl-nofilter, paws, er, finetune, joint"),
+    "--method": ("method", str, "what learns (default: nncsl); `nncsl methods` lists them all"),
     "--teacher-mode": (
         "teacher_mode",
         str,
