@@ -15,7 +15,11 @@ SETTINGS: dict[str, tuple[str, Callable[[str], Any], str]] = {
         "features: the bank (default); model: the paper's copy; none: no distillation",
     ),
     "--tasks": ("tasks", int, "number of tasks; the classes must divide into it"),
-    "--labels": ("labels", str, "0.8%%, 4/class, or a file of training-image indices"),
+    "--labels": (
+        "labels",
+        str,
+        "0.8%%, 4/class, one of these for each task (100%%,5%%), or a file of training-image indices",
+    ),
     "--memory": ("memory", int, "replay memory in images; 0 for none"),
     "--epochs": ("epochs", int, "epochs per task"),
     "--seed": ("seed", int, "decides labels, views, order and initial weights"),

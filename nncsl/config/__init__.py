@@ -226,4 +226,8 @@ def _check_ranges(config: Config) -> None:
         )
     if config.memory_budget is not None:
         parse_bytes(config.memory_budget)
-    LabelBudget.parse(config.labels)
+    budgets = len(LabelBudget.parse(config.labels).each)
+    if budgets > 1 and config.tasks not in (1, budgets):  # all classes at once keep what their tasks would have had
+        raise ConfigError(
+            f"labels={config.labels!r}: {budgets} budgets for {config.tasks} tasks; give one for each, or one for all"
+        )

@@ -76,8 +76,7 @@ def check_known(config: Config) -> None:
         return
     check_tasks(config.tasks, facts.classes, config.dataset)
     check_memory(config.memory, facts.classes, config.tasks)
-    per_class = LabelBudget.parse(config.labels).per_class
-    if per_class is not None and per_class > facts.smallest_class:
+    if any((budget.per_class or 0) > facts.smallest_class for budget in LabelBudget.parse(config.labels).each):
         raise ConfigError(
             f"labels={config.labels!r}: the smallest class of {config.dataset} has {facts.smallest_class} training "
             f"images; ask for at most {facts.smallest_class}/class"

@@ -1,6 +1,7 @@
 """How many labels there are, and on which images: a pure function of the seed, the same on every machine."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,20 +10,32 @@ import numpy as np
 from nncsl.data.rng import permutation, stream_key
 from nncsl.errors import ConfigError
 
-_FORMS = '"0.8%" (of each class), "4/class", or the path of a file with one training-image index per line'
+_FORMS = (
+    '"0.8%" (of each class), "4/class", a list of such, one per task ("100%,5%"), or the path of a file with one '
+    "training-image index per line"
+)
 
 
 @dataclass(frozen=True)
 class LabelBudget:
-    """A fraction of each class, a number per class, or a published list of indices: exactly one is set."""
+    """A fraction of each class, a number per class, a published list of indices, or one of the first two for each task.
+
+    Exactly one is set.
+    """
 
     fraction: float | None = None
     per_class: int | None = None
     file: Path | None = None
+    by_task: tuple["LabelBudget", ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> "LabelBudget":
-        """Reads ``"0.8%"``, ``"4/class"`` or the path of an index file."""
+        """Reads ``"0.8%"``, ``"4/class"``, a list of such, or the path of an index file."""
+        if "," in text and not Path(text).is_file():
+            parts = tuple(cls.parse(part) for part in text.split(","))
+            if any(part.file for part in parts):
+                raise ConfigError(f"labels={text!r}: expected only percentages and numbers per class in a list")
+            return cls(by_task=parts)
         if match := re.fullmatch(r"\s*([0-9.]+)\s*%\s*", text):
             percent = float(match[1])
             if not 0 < percent <= 100:
@@ -36,12 +49,26 @@ class LabelBudget:
             return cls(file=Path(text))
         raise ConfigError(f"labels={text!r}: expected {_FORMS}")
 
-    def choose(self, labels: np.ndarray, num_classes: int, seed: int, names: tuple[str, ...]) -> np.ndarray:
-        """The labeled images' indices, sorted: int64 [l]. labels: [n] classes of all training images."""
+    @property
+    def each(self) -> tuple["LabelBudget", ...]:
+        """The budgets of all tasks, or the one that serves them all."""
+        return self.by_task or (self,)
+
+    def choose(self, labels: np.ndarray, order: Sequence[int], seed: int, names: tuple[str, ...]) -> np.ndarray:
+        """The labeled images' indices, sorted: int64 [l].
+
+        labels: [n] classes of all training images; order: the classes, task by task.
+        """
         if self.file is not None:
-            return _read_indices(self.file, labels, num_classes, names)
+            return _read_indices(self.file, labels, len(order), names)
+        if self.by_task:
+            size = len(order) // len(self.by_task)
+            starts = range(0, len(order), size)
+            parts = zip(self.by_task, starts, strict=True)
+            found = [part.choose(labels, order[start : start + size], seed, names) for part, start in parts]
+            return np.sort(np.concatenate(found))
         chosen = []
-        for label in range(num_classes):
+        for label in order:
             members = np.flatnonzero(labels == label)
             count = self.per_class if self.per_class is not None else max(1, round((self.fraction or 0) * len(members)))
             if count > len(members):

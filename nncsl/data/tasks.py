@@ -54,7 +54,7 @@ def split_tasks(
 ) -> tuple[Task, ...]:
     """Class-incremental tasks of equal size; labeled images are unlabeled ones too, if the fraction keeps them."""
     order = _class_order(source, tasks, class_order)
-    labeled = LabelBudget.parse(labels).choose(source.train_labels, source.num_classes, seed, source.class_names)
+    labeled = LabelBudget.parse(labels).choose(source.train_labels, order, seed, source.class_names)
     size = len(order) // tasks
     made = []
     for index in range(tasks):

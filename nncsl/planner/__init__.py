@@ -66,9 +66,11 @@ def expected_sizes(config: Config) -> Sizes:
     facts = KNOWN.get(config.dataset)
     if facts is None:
         raise ConfigError(f"dataset={config.dataset!r}: its size is not known; give --data-dir")
-    labels = LabelBudget.parse(config.labels)
     per_task, classes = facts.train_images // config.tasks, facts.classes // config.tasks
-    labeled = per_task * (labels.fraction or 1) if labels.per_class is None else classes * labels.per_class
+    labeled = max(
+        per_task * (labels.fraction or 1) if labels.per_class is None else classes * labels.per_class
+        for labels in LabelBudget.parse(config.labels).each
+    )
     return Sizes(
         classes=facts.classes,
         unlabeled_per_task=int(per_task * config.unlabeled_fraction),

@@ -134,6 +134,8 @@ def test_mistakes_are_named(assignment, words):
     [
         ("tasks=7", ["tasks=7", "10 classes", "1, 2, 5, 10"]),
         ("labels=500/class", ["500/class", "124"]),
+        ("labels=5%,500/class,5%,5%,5%", ["500/class", "124"]),
+        ("labels=5%,10%", ["2 budgets", "5 tasks"]),
         ("memory=3", ["memory=3", "8"]),
         ("dataset=mnist", ["mnist", "digits"]),
     ],

@@ -85,8 +85,26 @@ def test_paper_budgets_are_met_exactly():
     """0.8% is 40 of 5,000 and 4 of 500; 1% of 1,300 is 13."""
     for size, budget, expected in [(5000, "0.8%", 40), (500, "0.8%", 4), (1300, "1%", 13), (500, "25%", 125)]:
         labels = np.repeat(np.arange(3), size)
-        chosen = LabelBudget.parse(budget).choose(labels, 3, 0, ("a", "b", "c"))
+        chosen = LabelBudget.parse(budget).choose(labels, range(3), 0, ("a", "b", "c"))
         assert np.bincount(labels[chosen]).tolist() == [expected] * 3
+
+
+def test_every_task_may_have_its_own_budget(digits):
+    order = (9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+    tasks = split_tasks(digits, tasks=5, labels="100%,5%,4/class, 1/class,20%", seed=0, class_order=order)
+    whole = split_tasks(digits, tasks=5, labels="4/class", seed=0, class_order=order)
+    assert len(tasks[0].labeled) == len(tasks[0].unlabeled)
+    assert [len(task.labeled) for task in tasks[2:4]] == [8, 2]
+    assert np.array_equal(tasks[2].labeled, whole[2].labeled)  # a budget draws the same images beside any other one
+    assert len(tasks[1].labeled) < len(tasks[4].labeled) < len(tasks[4].unlabeled)
+    at_once = split_tasks(digits, tasks=1, labels="100%,5%,4/class,1/class,20%", seed=0, class_order=order)
+    assert np.array_equal(np.sort(np.concatenate([task.labeled for task in tasks])), at_once[0].labeled)
+
+
+@pytest.mark.parametrize("text", ["5%,0%", "5%,", "5%,split.txt"])
+def test_lists_of_budgets_that_make_no_sense(text):
+    with pytest.raises(ConfigError, match="labels="):
+        LabelBudget.parse(text)
 
 
 def test_published_split_from_a_file(digits, tmp_path):
