@@ -17,6 +17,7 @@ from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
 from nncsl.methods.base import Method, Phase
 from nncsl.methods.csl import CSL, CSLNoFilter
+from nncsl.methods.gdumb import GDumb
 from nncsl.methods.icarl import ICaRL
 from nncsl.methods.joint import Joint
 from nncsl.methods.nncsl import NNCSL
@@ -31,6 +32,7 @@ METHODS: dict[str, type[Method]] = {
     "paws": PAWS,
     "er": ER,
     "finetune": Finetune,
+    "gdumb": GDumb,
     "icarl": ICaRL,
     "joint": Joint,
 }
