@@ -143,6 +143,13 @@ class Draws:
         """Return ``size`` of these images, drawn likewise; ``name`` tells the draws of a step apart."""
         return ids[permutation(self._key(name, now.phase, now.number), len(ids))[:size]]
 
+    def in_turn(self, ids: np.ndarray, now: Moment, size: int, name: str) -> np.ndarray:
+        """Return up to ``size`` of these images: all of them in a new order, in nearly equal parts, then again."""
+        parts = -(-len(ids) // size)
+        turn, place = divmod(now.number, parts)
+        order = permutation(self._key(f"{name} in turn", now.phase, turn), len(ids))
+        return ids[np.array_split(order, parts)[place]]
+
     def labeled_views(
         self, kind: str, ids: np.ndarray, now: Moment, count: int | None = None, moments: np.ndarray | None = None
     ) -> Group:

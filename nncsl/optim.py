@@ -1,4 +1,4 @@
-"""LARS with momentum, and putting a schedule's rates into optimizers."""
+"""LARS with momentum, SGD with clipped gradients, and putting a schedule's rates into optimizers."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -49,6 +49,18 @@ class Lars(torch.optim.Optimizer):
         decayed = torch._foreach_add(gradients, weights, alpha=decay)
         torch._foreach_mul_(decayed, list(scale.unbind()))
         return list(decayed)
+
+
+class ClippedSGD(torch.optim.SGD):
+    """SGD whose gradient, that of all parameters together, is first shortened to a norm of at most ``clip``."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], clip: float, **values: Any) -> None:
+        super().__init__(parameters, **values)
+        self.clip = clip
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], self.clip)
+        super().step()
 
 
 def build(module: nn.Module, config: Config) -> Lars:

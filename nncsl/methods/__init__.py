@@ -17,6 +17,8 @@ from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
 from nncsl.methods.base import Method, Phase
 from nncsl.methods.csl import CSL, CSLNoFilter
+from nncsl.methods.gdumb import GDumb
+from nncsl.methods.icarl import ICaRL
 from nncsl.methods.joint import Joint
 from nncsl.methods.nncsl import NNCSL
 from nncsl.methods.paws import PAWS
@@ -30,6 +32,8 @@ METHODS: dict[str, type[Method]] = {
     "paws": PAWS,
     "er": ER,
     "finetune": Finetune,
+    "gdumb": GDumb,
+    "icarl": ICaRL,
     "joint": Joint,
 }
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from nncsl import engine, methods, teachers
@@ -14,24 +15,34 @@ from nncsl.terminal import Interruption
 
 
 class SecondTask:
-    """Digits at the start of task 2: a method that knows task 1's statistics, and a memory of it."""
+    """Digits at the start of task 2: a method that knows task 1's statistics, and a memory of it.
+
+    The memory knows task 2 as well, if the method remembers first.
+    """
 
     def __init__(self, loaded, make_run, name="run"):
         self.config, self.run = loaded, make_run(loaded, name)
         source, tasks = self.run.source, self.run.tasks
         self.method = methods.build(loaded, source.num_classes).to(self.run.device)
-        first = engine.set_up(self.run, Stream(source, tasks), Memory(), 0)
+        first = engine.set_up(self.run, Stream(source, tasks), self.remembered(0), 0)
         with torch.no_grad():  # statistics of real images, as after a first task
             self.method.train()
             for step in range(first.task.steps):
                 batch = self.method.draw(first.draws, Moment(0, 0, step, step))
                 self.method.network(first.render(next(iter(batch.values())).keys))
-        self.state = RunState(task=1, memory=Memory(first.task.labeled, first.task.labels))
+        self.state = RunState(task=1, memory=self.remembered(1))
         self.setup = engine.set_up(self.run, Stream(source, tasks), self.state.memory, 1)
         self.task = self.setup.task
         self.phase = self.method.phases(self.task)[0]
         methods.begin(self.method, 0, self.phase, self.task)
         self.method.mode(self.phase, self.task)
+
+    def remembered(self, index):
+        """The memory that a task is learned with: all labels."""
+        known = self.run.tasks[: index + self.method.remembers_first]
+        if not known:
+            return Memory()
+        return Memory(np.concatenate([task.labeled for task in known]), np.concatenate([task.labels for task in known]))
 
     @property
     def network(self):

@@ -59,7 +59,7 @@ def test_it_runs_to_a_full_summary_and_learns_what_is_recorded(small, make_run, 
 
 @pytest.mark.parametrize("method", list(methods.METHODS))
 def test_interrupted_in_its_second_task_it_ends_the_same(small, make_run, monkeypatch, method):
-    settings = (f"method={method}", "tasks=2", "epochs=1", "unlabeled_batch=160")
+    settings = (*recorded.CASES[method], "tasks=2", "epochs=1", "unlabeled_batch=160")
     expected, _ = engine.train(make_run(small(*settings), "whole"))
     prepared = make_run(small(*settings), "stopped")
     declared = methods.find(method)
