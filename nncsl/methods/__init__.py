@@ -18,6 +18,7 @@ from nncsl.errors import ConfigError
 from nncsl.methods.base import Method, Phase
 from nncsl.methods.csl import CSL, CSLNoFilter
 from nncsl.methods.joint import Joint
+from nncsl.methods.lwf import LwF
 from nncsl.methods.nncsl import NNCSL
 from nncsl.methods.paws import PAWS
 from nncsl.methods.supervised import ER, Finetune
@@ -30,6 +31,7 @@ METHODS: dict[str, type[Method]] = {
     "paws": PAWS,
     "er": ER,
     "finetune": Finetune,
+    "lwf": LwF,
     "joint": Joint,
 }
 
