@@ -20,6 +20,7 @@ from nncsl.methods.csl import CSL, CSLNoFilter
 from nncsl.methods.joint import Joint
 from nncsl.methods.lwf import LwF
 from nncsl.methods.nncsl import NNCSL
+from nncsl.methods.oewc import OEWC
 from nncsl.methods.paws import PAWS
 from nncsl.methods.supervised import ER, Finetune
 from nncsl.record.state import RunState
@@ -31,6 +32,7 @@ METHODS: dict[str, type[Method]] = {
     "paws": PAWS,
     "er": ER,
     "finetune": Finetune,
+    "oewc": OEWC,
     "lwf": LwF,
     "joint": Joint,
 }
