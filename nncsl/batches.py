@@ -70,7 +70,7 @@ class Pool:
     def slots(self, kind: str) -> np.ndarray:
         """Return all slots that an image has in this kind."""
         size = self.sizes.get(kind, 0)
-        return np.arange(size) + self.replaced * size
+        return np.arange(size) + (0 if kind == "plain" else self.replaced * size)  # a plain image stays what it is
 
 
 class Moment(NamedTuple):

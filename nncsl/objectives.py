@@ -15,8 +15,13 @@ def lin_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 def kd_loss(logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
     """Distillation of softened logits [n, C_old] of the old classes; T^2 keeps the gradient's size."""
+    return temperature**2 * softened_loss(logits, teacher_logits, temperature)
+
+
+def softened_loss(logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy with the teacher's softened outputs as targets; logits [n, C_old] each, divided by temperature."""
     targets = (teacher_logits.float() / temperature).softmax(dim=-1)
-    return temperature**2 * F.cross_entropy(logits.float() / temperature, targets)
+    return F.cross_entropy(logits.float() / temperature, targets)
 
 
 def feature_loss(mapped: Tensor, teacher_projections: Tensor) -> Tensor:

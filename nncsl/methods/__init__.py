@@ -20,7 +20,9 @@ from nncsl.methods.csl import CSL, CSLNoFilter
 from nncsl.methods.gdumb import GDumb
 from nncsl.methods.icarl import ICaRL
 from nncsl.methods.joint import Joint
+from nncsl.methods.lwf import LwF
 from nncsl.methods.nncsl import NNCSL
+from nncsl.methods.oewc import OEWC
 from nncsl.methods.paws import PAWS
 from nncsl.methods.supervised import ER, Finetune
 from nncsl.record.state import RunState
@@ -34,6 +36,8 @@ METHODS: dict[str, type[Method]] = {
     "finetune": Finetune,
     "gdumb": GDumb,
     "icarl": ICaRL,
+    "oewc": OEWC,
+    "lwf": LwF,
     "joint": Joint,
 }
 

@@ -33,7 +33,8 @@ class BankTeacher(Teacher):
         self, asks: Mapping[str, Asked], phase: Phase, task: Task, render: Render, state: RunState, saved: Any
     ) -> None:
         self._asks, self._task, self._render, self._state = asks, task, render, state
-        self._refreshes = 0 < self._config.bank_refresh_epochs < phase.epochs
+        others = any(asked.kind != "plain" for asked in asks.values())  # a plain image has no other views to offer
+        self._refreshes = others and 0 < self._config.bank_refresh_epochs < phase.epochs
         if not asks:
             return
         if state.generation is not None and self._bank is None:
@@ -54,8 +55,8 @@ class BankTeacher(Teacher):
 
     def pool(self, epoch: int) -> Pool:
         pool = self._pool(epoch)
-        every = self._config.bank_refresh_epochs
-        if self._asks and every and epoch and epoch % every == 0 and self._state.step == 0:
+        due = self._refreshes and epoch and epoch % self._config.bank_refresh_epochs == 0
+        if due and self._state.step == 0:
             self._refresh(pool)
             self._count_memory()
         return pool
