@@ -17,6 +17,7 @@ from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
 from nncsl.methods.base import Method, Phase
 from nncsl.methods.csl import CSL, CSLNoFilter
+from nncsl.methods.foster import FOSTER
 from nncsl.methods.joint import Joint
 from nncsl.methods.nncsl import NNCSL
 from nncsl.methods.paws import PAWS
@@ -30,6 +31,7 @@ METHODS: dict[str, type[Method]] = {
     "paws": PAWS,
     "er": ER,
     "finetune": Finetune,
+    "foster": FOSTER,
     "joint": Joint,
 }
 
