@@ -81,23 +81,18 @@ class FOSTER(Method):
     def begin(self, phase: Phase, task: Task) -> list[torch.optim.Optimizer]:
         self.register_buffer("seen", torch.tensor(task.seen))
         self.boosting = phase.name == "boost"
-        if self.boosting:
+        if phase.name == "boost":
             head = self.network.head
             self.other = copy.deepcopy(self.network).requires_grad_(False)
             self.fc = widened(head, task.old)
             self.aux = nn.Linear(head.in_features, head.out_features).to(head.weight)
-            return [self.sgd(self.network, self.fc, self.aux, weight_decay=self.own.weight_decay)]
         if phase.name == "compress":
             self.network, self.other = self.other.requires_grad_(True), self.network.requires_grad_(False)
             self.fc.requires_grad_(False)
             del self.aux
-            return [self.sgd(self.network, weight_decay=0.0)]
-        return [self.sgd(self.network, weight_decay=self.own.weight_decay)]
-
-    def sgd(self, *modules: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
-        """Return the optimizer of some modules."""
-        parameters = [p for module in modules for p in module.parameters()]
-        return torch.optim.SGD(parameters, lr=self.own.lr, momentum=self.own.momentum, weight_decay=weight_decay)
+        trained = [p for p in self.parameters() if p.requires_grad]
+        decay = 0.0 if phase.name == "compress" else self.own.weight_decay
+        return [torch.optim.SGD(trained, lr=self.own.lr, momentum=self.own.momentum, weight_decay=decay)]
 
     def mode(self, phase: Phase, task: Task) -> None:
         super().mode(phase, task)
