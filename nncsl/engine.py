@@ -181,7 +181,8 @@ def look(method: Method, setup: Setup, phase: Phase, now: Moment, teacher: Teach
     batch = method.draw(setup.draws, now)
     pixels = {name: setup.render(group.keys) for name, group in batch.items()}
     targets = teacher.targets(batch, pixels)
-    return Step(batch, pixels, targets, setup.task, phase, now, method.config.seed, forward, setup.render)
+    seed, memory = method.config.seed, setup.draws.memory
+    return Step(batch, pixels, targets, setup.task, phase, now, seed, forward, setup.render, memory)
 
 
 def record(state: RunState, losses: Losses, batch: Batch, stream: Stream) -> None:

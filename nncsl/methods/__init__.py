@@ -17,6 +17,7 @@ from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
 from nncsl.methods.base import Method, Phase
 from nncsl.methods.csl import CSL, CSLNoFilter
+from nncsl.methods.foster import FOSTER
 from nncsl.methods.gdumb import GDumb
 from nncsl.methods.icarl import ICaRL
 from nncsl.methods.joint import Joint
@@ -38,6 +39,7 @@ METHODS: dict[str, type[Method]] = {
     "icarl": ICaRL,
     "oewc": OEWC,
     "lwf": LwF,
+    "foster": FOSTER,
     "joint": Joint,
 }
 

@@ -58,7 +58,7 @@ class Step(NamedTuple):
     """One step: what was drawn, its pixels, the old network's answers to what was asked of it, and where we are.
 
     targets: by the name of a group, rows [n, D] for those of its views that were asked about; forward: the network's
-    pass, in the memory that the run has; render: pixels of other views.
+    pass, in the memory that the run has; render: pixels of other views; memory: what is replayed in this task.
     """
 
     batch: Batch
@@ -70,6 +70,7 @@ class Step(NamedTuple):
     seed: int
     forward: Callable[[Tensor], Outputs]
     render: Render
+    memory: Memory = Memory()
 
     @property
     def progress(self) -> float:

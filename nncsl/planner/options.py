@@ -75,8 +75,8 @@ class Options:
         self._on_gpu = device.type == "cuda"
         self._free = shutil.disk_usage(folder).free
         method = methods.build(config, sizes.classes).to(device)
-        self._student = networks.nbytes(method)
         self._loads = {first: imagined.load(method, sizes, first=first) for first in (True, False)}
+        self._student = networks.nbytes(method)  # with the modules that its last task has
         self._asks = imagined.asked(method, sizes)
         self._answer_size = imagined.answer_size(method, self._asks, device)
         self._meter = measure.Meter(method.network, config, device)
