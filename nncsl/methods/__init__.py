@@ -16,6 +16,7 @@ from nncsl.data.rng import stream_key
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
 from nncsl.methods.base import Method, Phase
+from nncsl.methods.ccic import CCIC
 from nncsl.methods.csl import CSL, CSLNoFilter
 from nncsl.methods.joint import Joint
 from nncsl.methods.nncsl import NNCSL
@@ -30,6 +31,7 @@ METHODS: dict[str, type[Method]] = {
     "paws": PAWS,
     "er": ER,
     "finetune": Finetune,
+    "ccic": CCIC,
     "joint": Joint,
 }
 
