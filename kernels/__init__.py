@@ -5,19 +5,21 @@
     probabilities = snn(queries, supports, labels, num_classes=10)          # [N, D], [K, D], [K] -> [N, C]
     loss = nnd_loss(queries, supports, teacher_queries, teacher_supports, labels, num_classes=10)
     cross_entropy, minus_entropy, predictions = snn_loss(views, supports, labels, num_classes=10)
+    similarities, indices = neighbors(queries, supports, 2)                 # [N, 2] each, without gradient
 
 Inputs need not be normalized: similarities are cosines, with torch's `normalize` convention for vectors of
 length zero. fp32, fp16 and bf16 are computed and returned in fp32 (also under autocast), fp64 in fp64. NaN and
-inf propagate. The functions are differentiable once, in queries and supports only.
+inf propagate. The losses and `snn` are differentiable once, in queries and supports only.
 """
 
+import torch
 from torch import Tensor
 
-from . import checks, choice, ops, reference
+from . import checks, choice, nearest, ops, reference
 from .choice import backends
 from .objective import Objective, SnnLoss
 
-__all__ = ["SnnLoss", "backends", "nnd_loss", "snn", "snn_loss"]
+__all__ = ["SnnLoss", "backends", "neighbors", "nnd_loss", "snn", "snn_loss"]
 
 
 def snn(
@@ -117,3 +119,15 @@ def snn_loss(
     objective = reference.objective if choice.requested(backend) == "reference" else Objective.apply
     cross_entropy, minus_entropy = objective(probabilities, small_views, 1 / sharpening)
     return SnnLoss(cross_entropy, minus_entropy, predictions=probabilities.detach().argmax(dim=1))
+
+
+@torch.no_grad()
+def neighbors(queries: Tensor, supports: Tensor, k: int, *, block: int = 4096) -> tuple[Tensor, Tensor]:
+    """Return the k most similar supports of each query: cosines [N, k], the largest first, and their rows [N, k].
+
+    queries [N, D], supports [K, D]. Exact: all supports are compared, `block` of them at a time. Of equally similar
+    ones the lower row comes first. Meant for few neighbors; a cosine that is NaN counts as the largest.
+    """
+    checks.check_pair(queries, supports)
+    checks.check_neighbors(k, block, supports)
+    return ops.without_autocast(nearest.most_similar)(queries, supports, k, block)

@@ -95,6 +95,13 @@ def check_numbers(num_classes: int | None, temperature: float, smoothing: float,
             raise ValueError(f"num_classes is {num_classes}, but labels have {labels.shape[1]} columns")
 
 
+def check_neighbors(k: int, block: int, supports: Tensor) -> None:
+    if not 1 <= k <= supports.shape[0]:
+        raise ValueError(f"k must be in [1, {supports.shape[0]}] for {supports.shape[0]} supports, got {k}")
+    if block < 1:
+        raise ValueError(f"block must be >= 1, got {block}")
+
+
 def label_range(labels: Tensor) -> tuple[int, int]:
     """Return smallest and largest label; waits for the device only if the tensor was not seen in this state before."""
     if labels.device.type != "cpu":

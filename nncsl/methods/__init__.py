@@ -16,6 +16,7 @@ from nncsl.data.rng import stream_key
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
 from nncsl.methods.base import Method, Phase
+from nncsl.methods.ccic import CCIC
 from nncsl.methods.csl import CSL, CSLNoFilter
 from nncsl.methods.foster import FOSTER
 from nncsl.methods.gdumb import GDumb
@@ -40,6 +41,7 @@ METHODS: dict[str, type[Method]] = {
     "oewc": OEWC,
     "lwf": LwF,
     "foster": FOSTER,
+    "ccic": CCIC,
     "joint": Joint,
 }
 
