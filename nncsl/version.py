@@ -3,7 +3,7 @@
 import platform
 from importlib import metadata
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 
 def versions() -> dict[str, str]:
