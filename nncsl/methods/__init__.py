@@ -25,6 +25,7 @@ from nncsl.methods.lwf import LwF
 from nncsl.methods.nncsl import NNCSL
 from nncsl.methods.oewc import OEWC
 from nncsl.methods.paws import PAWS
+from nncsl.methods.pseudoer import PseudoER
 from nncsl.methods.supervised import ER, Finetune
 from nncsl.record.state import RunState
 
@@ -40,6 +41,7 @@ METHODS: dict[str, type[Method]] = {
     "oewc": OEWC,
     "lwf": LwF,
     "foster": FOSTER,
+    "pseudoer": PseudoER,
     "joint": Joint,
 }
 
