@@ -70,10 +70,10 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
         teacher = teachers.open_teacher(method, around)
         for index in range(state.task, len(run.tasks)):
             # The task: its data, and how it will be learned.
-            setup = set_up(run, stream, state.memory, index)
+            setup = set_up(run, stream, state.memory, index, method.keeps())
             if method.remembers_first and state.remembered <= index:
                 remember(run, method, state, stream, setup.task)
-                setup = set_up(run, stream, state.memory, index)
+                setup = set_up(run, stream, state.memory, index, method.keeps())
             task = setup.task
             state.steps = [*state.steps[:index], task.steps]
             state.memory_sizes = [*state.memory_sizes[:index], task.remembered]
@@ -84,6 +84,8 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                 phase = phases[number]
                 if not state.begun:
                     optimizers = methods.begin(method, number, phase, task)
+                    with networks.evaluating(method):
+                        method.prepare(phase, task, state.memory, setup.render)
                 method.mode(phase, task)
                 state.peak(student=networks.nbytes(method), gradients=accounting.gradient_bytes(method))
                 forward = passes.forward(method.network, how_to_pass(config, run.folder))
@@ -167,10 +169,13 @@ class Setup(NamedTuple):
     render: Render
 
 
-def set_up(run: Run, stream: Stream, memory: Memory, index: int) -> Setup:
-    """Move on to a task: from here on its images are visible, and of earlier ones those in the memory."""
+def set_up(run: Run, stream: Stream, memory: Memory, index: int, kept: np.ndarray | None = None) -> Setup:
+    """Move on to a task: from here on its images are visible, and of earlier ones those in the memory.
+
+    kept: images that the method remembers besides.
+    """
     config = run.config
-    task = stream.begin(index, memory.ids, memory.unlabeled)
+    task = stream.begin(index, memory.ids, memory.unlabeled, kept)
     draws = Draws(task, memory, config)
     render = batches.renderer(stream, config.views, seed=config.seed, task=index, device=run.device)
     return Setup(replace(task, steps=draws.steps_per_epoch, remembered=len(memory.ids)), draws, render)

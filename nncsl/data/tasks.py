@@ -90,8 +90,8 @@ def check_memory(memory: int, num_classes: int, tasks: int) -> None:
 class Stream(Images):
     """Hands out the pixels that the current task may see, and refuses all others.
 
-    Allowed are the current task's images and the replay memory's. Labels are not to be had here: a task has those of
-    its labeled images, the memory its own. The test set is not reachable at all.
+    Allowed are the current task's images, the replay memory's and those that a method keeps. Labels are not to be had
+    here: a task has those of its labeled images, the memory its own. The test set is not reachable at all.
     """
 
     def __init__(self, source: Source, tasks: tuple[Task, ...]) -> None:
@@ -100,17 +100,25 @@ class Stream(Images):
         self._visible = np.zeros(len(source.train_labels), dtype=bool)
         self._current = -1
 
-    def begin(self, task: int, memory: np.ndarray, unlabeled_memory: np.ndarray) -> Task:
-        """Moves on to a task. memory, unlabeled_memory: indices kept from earlier tasks; the rest of them is gone."""
+    def begin(
+        self, task: int, memory: np.ndarray, unlabeled_memory: np.ndarray, others: np.ndarray | None = None
+    ) -> Task:
+        """Moves on to a task. memory, unlabeled_memory: indices kept from earlier tasks; the rest of them is gone.
+
+        others: those that a method keeps besides, whether they have labels or not.
+        """
+        others = np.zeros(0, np.int64) if others is None else others
         if task < self._current:
             raise Forbidden(f"task {task} is over: its data is gone (now at task {self._current})")
         now = self._tasks[task]
         # A memory may hold images of the task itself: some methods remember first and learn from that.
         _refuse_stray(memory, [known.labeled for known in self._tasks[: task + 1]], "labeled")
         _refuse_stray(unlabeled_memory, [known.unlabeled for known in self._tasks[: task + 1]], "unlabeled")
+        past = [ids for known in self._tasks[: task + 1] for ids in (known.labeled, known.unlabeled)]
+        _refuse_stray(others, past, "labeled or unlabeled")
         self._current = task
         self._visible[:] = False
-        self._visible[np.concatenate([now.labeled, now.unlabeled, memory, unlabeled_memory])] = True
+        self._visible[np.concatenate([now.labeled, now.unlabeled, memory, unlabeled_memory, others])] = True
         return now
 
     def __len__(self) -> int:

@@ -26,6 +26,7 @@ from nncsl.methods.lwf import LwF
 from nncsl.methods.nncsl import NNCSL
 from nncsl.methods.oewc import OEWC
 from nncsl.methods.paws import PAWS
+from nncsl.methods.pseudoer import PseudoER
 from nncsl.methods.supervised import ER, Finetune
 from nncsl.record.state import RunState
 
@@ -42,6 +43,7 @@ METHODS: dict[str, type[Method]] = {
     "lwf": LwF,
     "foster": FOSTER,
     "ccic": CCIC,
+    "pseudoer": PseudoER,
     "joint": Joint,
 }
 

@@ -150,6 +150,12 @@ class Method(nn.Module):
         """
         return [optim.build(self, self.config)]
 
+    def prepare(self, phase: Phase, task: Task, memory: Memory, render: Render) -> None:
+        """Look at images before a phase's first step, in eval mode and without gradients, and fill buffers with that.
+
+        A resumed run does not call this again: it has the buffers. render: as in :meth:`end`.
+        """
+
     def mode(self, phase: Phase, task: Task) -> None:
         """Set train and eval modes for the phase's steps; default: training, BatchNorm as configured."""
         frozen = self.config.batchnorm == "freeze-after-first" and task.index > 0
@@ -182,6 +188,10 @@ class Method(nn.Module):
         render: pixels of any views of visible images, ``plain_keys(ids)`` for images as evaluation sees them. Modules
         are dropped in the next ``begin``, not here: a resumed run does not call this again.
         """
+
+    def keeps(self) -> np.ndarray:
+        """Return which earlier images the method itself remembers, besides the memory: int64 [n], they stay visible."""
+        return np.zeros(0, np.int64)
 
     def predict(self, images: Tensor) -> Tensor:
         """Return scores [n, C] of plain images, in eval mode; minus infinity for classes that can't be judged."""

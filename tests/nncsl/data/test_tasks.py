@@ -149,6 +149,18 @@ def test_stream_refuses_a_memory_of_unlabeled_or_future_images(digits, tasks):
         Stream(digits, tasks).begin(1, nothing, tasks[2].unlabeled[:1])
 
 
+def test_a_method_may_keep_any_image_of_the_past_and_none_of_the_future(digits, tasks):
+    nothing, stream = np.zeros(0, np.int64), Stream(digits, tasks)
+    kept = np.concatenate([tasks[0].labeled[:1], np.setdiff1d(tasks[0].unlabeled, tasks[0].labeled)[:2]])
+    stream.begin(1, nothing, nothing, kept)
+    given = [image for image in tasks[0].unlabeled if _given(stream.gather, np.array([image]))]
+    assert given == sorted(kept)
+    stream.begin(2, nothing, nothing)
+    assert not _given(stream.gather, kept[:1])
+    with pytest.raises(Forbidden, match=str(tasks[3].unlabeled[0])):
+        stream.begin(2, nothing, nothing, tasks[3].unlabeled[:1])
+
+
 def test_stream_can_not_reach_the_test_set(digits, tasks):
     """Training and test pixels are different arrays, and an index past the training set is an error."""
     stream = Stream(digits, tasks)

@@ -1,0 +1,129 @@
+"""PseudoER: PAWS guesses the labels of a task's images, and experience replay learns from them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nncsl import networks, replay
+from nncsl.batches import Batch, Draws, Moment, Render, plain_keys
+from nncsl.config import Config
+from nncsl.data.rng import stream_key
+from nncsl.data.tasks import Task
+from nncsl.errors import ConfigError
+from nncsl.methods.base import Answer, Losses, Method, Phase, Step
+from nncsl.methods.paws import PAWS
+from nncsl.methods.supervised import ER
+from nncsl.networks import Network
+from nncsl.passes import inference_batch
+from nncsl.replay import Memory, Ranking
+
+
+def task_images(task: Task) -> np.ndarray:
+    """Return all images of a task, labeled or not, each once and in order: int64 [n]."""
+    return np.union1d(task.unlabeled, task.labeled)
+
+
+def best_class(logits: Tensor, classes: Sequence[int]) -> Tensor:
+    """Return which of some classes has the highest of logits [n, C]: int64 [n]."""
+    among = torch.tensor(classes, device=logits.device)
+    return among[logits[:, among].argmax(dim=1)]
+
+
+class PseudoER(PAWS, ER):
+    """Two networks of one kind: a labeler, which is PAWS, and a learner, which only ever gets the labeler's guesses.
+
+    ``network`` is the one that trains, and ``resting`` the other: they change places at the beginning of each phase, so
+    that after a task the learner predicts (and after the first phase, for the record, the labeler). The memory of the
+    run, with true labels, is the labeler's.
+    """
+
+    measured: ClassVar[Mapping[str, str]] = {"paws": "labeler_accuracy"}
+    resting: Network
+    labels: Tensor  # of the task's images, int64 [n]: true ones where they are known, guesses elsewhere
+    kept: Tensor  # the learner's memory, int64 [m]: images of earlier tasks, and the labels that they had then
+    kept_labels: Tensor
+
+    def __init__(self, network: Network, config: Config, own: Any) -> None:
+        if config.batchnorm_recalibrate:
+            raise ConfigError("batchnorm_recalibrate=True: pseudoer has two networks and does neither; leave it false")
+        seed = stream_key(config.seed, "learner") >> 1  # torch takes 63 bits
+        learner = networks.build(config.network, len(config.views.mean), network.head.out_features, seed)
+        super().__init__(learner, config, own)
+        self.resting = network
+        for name in ("labels", "kept", "kept_labels"):
+            self.register_buffer(name, torch.zeros(0, dtype=torch.int64))
+
+    def phases(self, task: Task) -> list[Phase]:
+        (labeler,), (learner,) = Method.phases(self, task), ER.phases(self, task)
+        return [labeler._replace(name="paws"), learner._replace(name="er")]
+
+    def begin(self, phase: Phase, task: Task) -> list[torch.optim.Optimizer]:
+        self.network, self.resting = self.resting, self.network
+        self.network.requires_grad_(True)
+        self.resting.requires_grad_(False)
+        if phase.name == "paws":
+            return Method.begin(self, phase, task)
+        no_class = -1  # until `prepare` has looked; nothing can be learned from it
+        self.labels = torch.full((len(task_images(task)),), no_class, device=self.labels.device)
+        return ER.begin(self, phase, task)
+
+    def prepare(self, phase: Phase, task: Task, memory: Memory, render: Render) -> None:
+        if phase.name == "paws":
+            return
+        ids = task_images(task)
+        size = inference_batch(self.resting, self.config.views.large.size)
+        for start in range(0, len(ids), size):
+            pixels = render(plain_keys(ids[start : start + size]))
+            guesses = best_class(networks.head_logits(self.resting, pixels), task.classes)
+            self.labels[start : start + size] = guesses
+        known = torch.from_numpy(np.searchsorted(ids, task.labeled))
+        self.labels[known] = torch.from_numpy(task.labels).to(self.labels.device)
+
+    def mode(self, phase: Phase, task: Task) -> None:
+        if phase.name == "paws":
+            super().mode(phase, task)
+        else:  # frozen statistics belong to the nearest-neighbor recipe
+            networks.set_training(self, freeze_batchnorm=False)
+        self.resting.eval()
+
+    def draw(self, draws: Draws, now: Moment) -> Batch:
+        if now.phase == 0:
+            return PAWS.draw(self, draws, now)
+        images, size = task_images(draws.task), self.config.labeled_batch
+        new = draws.choose(np.arange(len(images)), now, size, "stream")
+        old = draws.choose(np.arange(len(self.kept)), now, size, "memory")
+        ids = np.concatenate([images[new], self.keeps()[old]])
+        labels = torch.cat([self.labels[torch.from_numpy(new)], self.kept_labels[torch.from_numpy(old)]])
+        group = draws.views(self.own.views, ids, now, 1, old=np.arange(len(ids)) >= len(new))
+        return {"labeled": replace(group, labels=labels.cpu())}
+
+    def losses(self, step: Step) -> Losses:
+        if step.phase.name == "paws":
+            return PAWS.losses(self, step)
+        return replace(ER.losses(self, step), guesses={"labeled": step.labels("labeled")})
+
+    def rank(self, task: Task, memory: Memory, answers: Callable[[np.ndarray, Answer], Tensor]) -> Ranking:
+        def labelers(method: PseudoER, images: Tensor) -> Tensor:
+            return networks.unit_projections(method.resting, images)
+
+        return super().rank(task, memory, lambda ids, _: answers(ids, labelers))
+
+    def end(self, task: Task, memory: Memory, render: Render) -> None:
+        before = Memory(self.keeps(), self.kept_labels.cpu().numpy())
+        # Classes by label, guessed or not. An image's place in the order of its class never changes: what is kept of a
+        # class is a sample of all its images so far, as a reservoir's is.
+        rank = replay.random_ranking(self.config.seed)
+        ids, labels = task_images(task), self.labels.cpu().numpy()
+        after = replay.update(before, ids, labels, sorted(task.seen), self.config.memory, rank)
+        order = np.argsort(after.ids)
+        device = self.labels.device
+        self.kept = torch.from_numpy(after.ids[order]).to(device)
+        self.kept_labels = torch.from_numpy(after.labels[order]).to(device)
+        self.labels = self.labels[:0].clone()
+
+    def keeps(self) -> np.ndarray:
+        return self.kept.cpu().numpy()
