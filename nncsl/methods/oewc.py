@@ -20,7 +20,11 @@ from nncsl.replay import Memory
 
 @dataclass(frozen=True)
 class OEWCSettings(SupervisedSettings):
-    """strength: of the penalty (lambda); fisher_decay: what a task leaves of the importances before it (gamma)."""
+    """strength: of the penalty (lambda); fisher_decay: what a task leaves of the importances before it (gamma).
+
+    Plain SGD diverges where lr * strength * the largest importance exceeds 1: then a step overshoots by more than it
+    corrects. Importances are small while the task's labels are learned by heart and can be large otherwise.
+    """
 
     strength: float = 10.0
     fisher_decay: float = 1.0
