@@ -168,7 +168,7 @@ def test_settings():
     def own(preset, *assignments):
         return config.load(preset, map(build.parse_assignment, ["method=oewc", *assignments])).own
 
-    for preset, expected in (("cifar10", (0.1, 10, 1)), ("cifar100", (0.1, 10, 1)), ("imagenet100", (0.03, 25, 1))):
+    for preset, expected in (("cifar10", (0.03, 10, 1)), ("cifar100", (0.03, 10, 1)), ("imagenet100", (0.03, 25, 1))):
         found = own(preset)
         assert (found["lr"], found["strength"], found["fisher_decay"]) == expected
     for setting, message in [
