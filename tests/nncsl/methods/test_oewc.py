@@ -57,7 +57,7 @@ def test_without_strength_it_is_finetuning_bit_for_bit(small, make_run):
         method, state = engine.train(make_run(small("tasks=2", "unlabeled_batch=160", *settings), name))
         return fingerprint(method.network.state_dict()), state.accuracy_matrix
 
-    finetuned = trained("finetune", "method=finetune")
+    finetuned = trained("finetune", "method=finetune", "own.lr=0.03")
     assert trained("free", "method=oewc", "own.strength=0") == finetuned
     assert trained("held", "method=oewc") != finetuned
 
