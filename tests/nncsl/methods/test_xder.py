@@ -1,0 +1,432 @@
+"""X-DER by its formulas: every term of a step against loops over numbers, its store, and which passes are counted."""
+
+import math
+import os
+import signal
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from nncsl import engine, methods, networks
+from nncsl.data.policy import KINDS
+from nncsl.errors import ConfigError
+from nncsl.featurebank import fingerprint
+from nncsl.methods import slices
+from nncsl.methods.xder import XDER
+from nncsl.record import checkpoint
+from nncsl.teachers import Teacher
+from nncsl.terminal import Interrupted
+from tests.nncsl.scenes import SecondTask
+
+BATCHNORM = torch.nn.modules.batchnorm._BatchNorm
+
+
+@pytest.fixture
+def scene(small, make_run):
+    """A function from settings to the second task, the first one's logits in the store, as positive as trained ones."""
+
+    def make(*settings, name="run"):
+        scene = SecondTask(small("method=xder", *settings), make_run, name)
+        method, memory = scene.method, scene.state.memory
+        with torch.no_grad():
+            scene.network.head.bias += 3
+            scene.network.head.weight *= 3
+        with networks.evaluating(method):
+            method.end(scene.run.tasks[0], memory, scene.setup.render)
+        method.mode(scene.phase, scene.task)
+        return scene
+
+    return make
+
+
+class Watched:
+    """A network's pass that remembers what it was given and what it gave."""
+
+    def __init__(self, network):
+        self.network, self.images, self.outputs = network, [], []
+
+    def __call__(self, images):
+        self.images.append(images)
+        self.outputs.append(self.network(images))
+        return self.outputs[-1]
+
+    def logits(self):
+        return [self.network.head(outputs.features).detach() for outputs in self.outputs]
+
+
+def statistics(network):
+    norms = [module for module in network.modules() if isinstance(module, BATCHNORM)]
+    return torch.cat([torch.cat([norm.running_mean, norm.running_var]) for norm in norms]).clone()
+
+
+def gradients(method, total):
+    method.zero_grad(set_to_none=True)
+    total.backward()
+    return {name: p.grad for name, p in method.named_parameters() if p.grad is not None and p.grad.any()}
+
+
+def naive_cross_entropy(rows, labels, classes):
+    """The mean of -log softmax over some classes."""
+    each = []
+    for row, label in zip(rows.tolist(), labels.tolist(), strict=True):
+        each.append(math.log(sum(math.exp(row[c]) for c in classes)) - row[label])
+    return sum(each) / len(each)
+
+
+def naive_contrast(vectors, labels, temperature):
+    """The supervised contrastive loss of one slice, [n][k]."""
+    unit = [[x / math.sqrt(sum(y * y for y in row)) for x in row] for row in vectors]
+    n, total = len(unit), 0.0
+    for i in range(n):
+        weight = [math.exp(sum(a * b for a, b in zip(unit[i], other, strict=True)) / temperature) for other in unit]
+        others = sum(weight[j] for j in range(n) if j != i)
+        positives = [j for j in range(n) if j != i and labels[j] == labels[i]]
+        total -= sum(math.log(weight[j] / others) for j in positives) / len(positives)
+    return total / n
+
+
+def naive_distance(vectors, stored):
+    """The squared Frobenius distance of two matrices of shares over n^2, for one slice and view, [n][k] each."""
+
+    def shares(rows):
+        products = [[sum(a * b for a, b in zip(x, y, strict=True)) for y in rows] for x in rows]
+        return [[p / sum(abs(q) for q in row) for p in row] for row in products]
+
+    n = len(vectors)
+    first, second = shares(vectors), shares(stored)
+    return sum((first[i][j] - second[i][j]) ** 2 for i in range(n) for j in range(n)) / n**2
+
+
+def naive_mean_of_positive(values):
+    positive = [value for value in values if value > 0]
+    return sum(positive) / len(positive) if positive else 0.0
+
+
+def test_the_pure_functions_by_their_formulas():
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(3, 12, 4, generator=generator, dtype=torch.float64)
+    stored = torch.randn(3, 12, 4, generator=generator, dtype=torch.float64)
+    labels = torch.arange(12) % 5
+    expected = [naive_contrast(part, labels.tolist(), 0.7) for part in vectors.tolist()]
+    assert slices.supervised_contrast(vectors, labels, 0.7).item() == pytest.approx(np.mean(expected), rel=1e-12)
+    expected = [naive_distance(*pair) for pair in zip(vectors.tolist(), stored.tolist(), strict=True)]
+    assert slices.distance_loss(vectors, stored).item() == pytest.approx(np.mean(expected), rel=1e-12)
+    assert slices.distance_loss(vectors, 3 * vectors).item() == pytest.approx(0, abs=1e-20)
+
+    logits = torch.randn(9, 6, generator=generator, dtype=torch.float64)
+    own = torch.tensor([[c // 2 == i % 2 for c in range(6)] for i in range(9)])
+    found = slices.future_excess(logits, own, torch.tensor([4, 5]), 0.3)
+    for i, row in enumerate(logits.tolist()):
+        start = 2 * (i % 2)
+        assert found[i].item() == pytest.approx(max(row[4:]) + 0.3 - max(row[start : start + 2]), abs=1e-12)
+    assert slices.mean_of_positive(found).item() == pytest.approx(naive_mean_of_positive(found.tolist()), rel=1e-12)
+    assert slices.mean_of_positive(-found.abs()) == 0
+
+    p = [[math.exp(x) / sum(map(math.exp, row)) for x in row] for row in logits.tolist()]
+    expected = [max(row[:4]) + 0.7 - max(row[4:]) for row in p]
+    assert slices.past_excess(logits, 4, 0.7).tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_past_probabilities_have_no_gradient_of_their_own():
+    """Only the present maximum moves: the gradient is that of its negative."""
+    logits = torch.randn(1, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    slices.past_excess(logits, 2, 0.3).sum().backward()
+    other = logits.detach().requires_grad_()
+    (-other.softmax(dim=1)[:, 2:].max()).backward()
+    assert torch.equal(logits.grad, other.grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_scaled_maximum_is_exact(dtype):
+    logits = torch.randn(500, 6, generator=torch.Generator().manual_seed(0), dtype=dtype) * 3
+    own = torch.randn(500, generator=torch.Generator().manual_seed(1), dtype=dtype) * 2
+    found, largest = slices.shrunk(logits, own, 0.85), logits.max(dim=1).values
+    scaled = (largest > own) & (own > 0)
+    assert 50 < scaled.sum() < 450
+    assert torch.equal(found[~scaled], logits[~scaled])
+    assert torch.equal(found[scaled].max(dim=1).values, 0.85 * own[scaled])
+    torch.testing.assert_close(found[scaled], logits[scaled] * (0.85 * own / largest)[scaled, None])
+
+
+def test_a_step_by_its_formulas(scene):
+    """In fp64, with every term switched on; cross-entropies are computed in fp32."""
+    settings = (
+        "own.distance_weight=30",
+        "own.past_constraint=true",
+        "own.contrast_batch=5",
+        "own.margin=2",
+        "labels=6/class",
+    )
+    second = scene(*settings, "labeled_batch=8", "class_order=[3,1,4,0,5,9,2,6,8,7]")
+    method, task, own = second.method.double(), second.task, second.method.own
+    ids, stored = method.stored_ids.tolist(), method.stored_logits.clone()
+    watched = Watched(method.network)
+    batch = method.draw(second.setup.draws, second.now(0, 0))
+    losses = second.losses(method, Teacher(), forward=watched)
+
+    # Four passes: stream; memory batch A with all of the stream (8 // 1 past task); B; two groups in strong views.
+    assert [len(images) for images in watched.images] == [8, 16, 8, 4 * 13]
+    a, b = (batch[name].keys.ids for name in ("logit_replay", "label_replay"))
+    assert batch["contrast"].keys.kind == "strong" and len(np.intersect1d(a, b)) > 0
+    assert torch.equal(watched.images[1][8:], watched.images[0])
+    stream, with_stream, second_batch, strong = watched.logits()
+    past, present, future = [3, 1], [4, 0], [[5, 9], [2, 6], [8, 7]]
+    labels = {name: group.labels for name, group in batch.items()}
+
+    expected = {
+        "lin": naive_cross_entropy(stream, labels["labeled"], present),
+        "replay": naive_cross_entropy(second_batch, labels["label_replay"], past),
+    }
+    differences = [(with_stream[i] - stored[ids.index(a[i])]).square().mean().item() for i in range(8)]
+    expected["logits"] = sum(differences) / 8
+    by_slice = [strong[:, part].tolist() for part in future]
+    expected["contrast"] = np.mean([naive_contrast(v, labels["contrast"].tolist(), 5.0) for v in by_slice])
+    remembered = batch["contrast"].keys.ids[8:13]
+    rows = method.rows(remembered)
+    views = [
+        naive_distance(v[13 * k + 8 : 13 * k + 13], method.stored_logits[rows][:, part].tolist())
+        for part, v in zip(future, by_slice, strict=True)
+        for k in range(4)
+    ]
+    expected["distance"] = np.mean(views)
+    met = [(with_stream[i], past, image) for i, image in enumerate(a)]
+    met += [(second_batch[i], past, image) for i, image in enumerate(b) if image not in a]
+    excess = [
+        max(row[c] for c in sum(future, [])) + 2 - max(row[c] for c in own_slice)
+        for row, own_slice in [(row.tolist(), present) for row in stream]
+        + [(row.tolist(), part) for row, part, _ in met]
+    ]
+    expected["future"] = naive_mean_of_positive(excess)
+    p = [row[past + present].softmax(dim=0).tolist() for row in stream]
+    expected["past"] = naive_mean_of_positive([max(row[:2]) + 2 - max(row[2:]) for row in p])
+    assert {name: part.item() for name, part in losses.parts.items()} == pytest.approx(expected, rel=1e-6)
+    assert 0 < min(expected.values()) and 0 < len([e for e in excess if e > 0])
+    weights = {"lin": 1, "logits": 0.3, "replay": 0.8, "contrast": 0.05, "distance": 30, "future": 0.1, "past": 0.1}
+    assert losses.total.item() == pytest.approx(sum(weights[k] * v for k, v in expected.items()), rel=1e-6)
+
+    # The store after it: each image once, by its first outputs of the step; past slices as before.
+    later = present + sum(future, [])
+    for row, _, image in met:
+        place = ids.index(image)
+        g, r = stored[place, method_label(second, image)].item(), row[later]
+        factor = 0.85 * g / r.max().item() if 0 < g < r.max().item() else 1.0
+        torch.testing.assert_close(method.stored_logits[place, later], r * factor, rtol=1e-12, atol=1e-12)
+    assert torch.equal(method.stored_logits[:, past], stored[:, past])
+    untouched = [ids.index(image) for image in ids if image not in {image for _, _, image in met}]
+    assert torch.equal(method.stored_logits[untouched], stored[untouched])
+    assert [method.counters[ids.index(i)].item() for i in ids] == [int(i in [m[2] for m in met]) for i in ids]
+
+
+def method_label(second, image):
+    memory = second.state.memory
+    return memory.labels[memory.ids.tolist().index(image)]
+
+
+def test_without_extra_weights_it_is_cross_entropy_on_the_present_slice(scene):
+    zero = [f"own.{name}=0" for name in ("alpha", "beta", "contrast_weight", "constraint_weight")]
+    second = scene(*zero)
+    assert "contrast" not in second.method.draw(second.setup.draws, second.now(0, 0))
+    other = deepcopy(second.method)
+    losses = second.losses(second.method, Teacher())
+    group = other.draw(second.setup.draws, second.now(0, 0))["labeled"]
+    logits = other.network.head(other.network(second.setup.render(group.keys)).features)
+    expected = F.cross_entropy(logits[:, [2, 3]], group.labels - 2)
+    assert losses.total.item() == pytest.approx(expected.item(), rel=1e-6)
+    found, known = gradients(second.method, losses.total), gradients(other, expected)
+    assert found.keys() == known.keys() and len(known) > 5
+    for name in known:
+        torch.testing.assert_close(found[name], known[name], rtol=1e-4, atol=1e-6)
+
+
+def test_running_statistics_count_the_pass_of_the_first_memory_batch_alone(scene):
+    second = scene("labeled_batch=6")
+    alone, method = deepcopy(second.method), second.method
+    batch = method.draw(second.setup.draws, second.now(0, 0))
+    losses = second.losses(method, Teacher())
+    losses.total.backward()
+    pixels = [second.setup.render(batch[name].keys) for name in ("logit_replay", "labeled")]
+    before = statistics(alone.network)
+    alone.network(torch.cat(pixels))
+    assert torch.equal(statistics(method.network), statistics(alone.network))
+    assert not torch.equal(statistics(method.network), before)
+
+    # In the third task half of the stream's images come along.
+    watched = Watched(method.network)
+    third = replace(second.task, index=2)
+    seen = engine.look(method, second.setup._replace(task=third), second.phase, second.now(0, 0), Teacher(), watched)
+    method.losses(seen)
+    assert [len(images) for images in watched.images[:3]] == [6, 6 + 3, 6]
+
+
+def test_in_the_first_task_the_stream_is_counted_and_strong_views_are_not(small, make_run):
+    run = make_run(small("method=xder"))
+    method = methods.build(run.config, 10).train()
+    setup = engine.set_up(run, engine.Stream(run.source, run.tasks), engine.Memory(), 0)
+    alone, phase = deepcopy(method), method.phases(setup.task)[0]
+    now = engine.Moment(0, 0, 0, 0)
+    losses = method.losses(engine.look(method, setup, phase, now, Teacher(), method.network))
+    assert set(losses.parts) == {"lin", "contrast", "future"}
+    alone.network(setup.render(method.draw(setup.draws, now)["labeled"].keys))
+    assert torch.equal(statistics(method.network), statistics(alone.network))
+
+
+def test_an_image_is_renewed_with_the_probability_of_one_over_its_meetings(scene):
+    second = scene("labeled_batch=4", "own.contrast_weight=0")
+    method, renewed = second.method, []
+    renew = method.renew
+
+    def counting(rows, *others):
+        renewed.append(set(rows.tolist()))
+        renew(rows, *others)
+
+    method.renew = counting
+    met = dict.fromkeys(range(len(method.stored_ids)), 0)
+    chances, hits = 0.0, 0
+    for step in range(60):
+        batch = method.draw(second.setup.draws, second.now(0, step))
+        ids = np.union1d(batch["logit_replay"].keys.ids, batch["label_replay"].keys.ids)
+        with torch.no_grad():
+            second.losses(method, Teacher(), step=step)
+        rows = set(method.rows(ids).tolist())
+        assert renewed[-1] <= rows
+        for row in rows:
+            met[row] += 1
+            assert met[row] > 1 or row in renewed[-1]  # the first time always
+            chances += 1 / met[row]
+            hits += row in renewed[-1]
+    assert method.counters.tolist() == list(met.values())
+    assert abs(hits - chances) < 3 * math.sqrt(chances)
+
+
+def test_the_end_of_a_task_takes_in_new_logits_and_renews_old_ones(small, make_run, monkeypatch):
+    """Shown at the second task's end: of the present and future slices of old images, of the past ones of new images."""
+    run = make_run(small("method=xder", "tasks=5", "labels=6/class", "memory=20"))
+    ends, end = [], XDER.end
+
+    def watched(self, task, memory, render):
+        before = (self.stored_ids.tolist(), self.stored_logits.clone(), statistics(self.network))
+        end(self, task, memory, render)
+        assert torch.equal(statistics(self.network), before[2]) and not self.counters.any()
+        assert not any(module.training for module in self.network.modules())
+        assert sorted(self.stored_ids.tolist()) == sorted(memory.ids.tolist())
+        if task.index == 1:
+            ends.append((before, deepcopy(self), memory, render))
+
+    monkeypatch.setattr(XDER, "end", watched)
+    engine.train(run)
+    ((old_ids, old_logits, _), method, memory, render) = ends[0]
+    images = dict(zip(memory.ids.tolist(), memory.labels.tolist(), strict=True))
+    assert set(images) & set(old_ids) == {image for image, label in images.items() if label < 2}
+    assert len(set(old_ids) - set(images)) == 2  # 12 were there, 5 of each class stay
+    again = {new: raw_logits(method, memory.ids[(memory.labels >= 2) == new], render) for new in (True, False)}
+    scaled = 0
+    for image, label in images.items():
+        found, raw = method.stored_logits[method.stored_ids.tolist().index(image)], again[label >= 2][image]
+        if label >= 2:
+            kept, part, g = slice(2, None), slice(0, 2), raw[label]
+        else:
+            known = old_logits[old_ids.index(image)]
+            kept, part, g = slice(0, 2), slice(2, None), known[label]
+            raw = torch.cat([known[:2], raw[2:]])
+        m = raw[part].max()
+        factor = 0.85 * g / m if 0 < g < m else torch.tensor(1.0)
+        scaled += bool(factor != 1)
+        torch.testing.assert_close(found[kept], raw[kept])
+        torch.testing.assert_close(found[part], raw[part] * factor)
+    assert 0 < scaled < len(images)
+
+
+def raw_logits(method, ids, render):
+    """Of all images in one batch: fewer than a pass has."""
+    from nncsl.batches import ViewKeys
+
+    network = deepcopy(method.network).train()
+    pixels = render(ViewKeys("weak", ids, np.zeros(len(ids), np.int64)))
+    with torch.no_grad():
+        return dict(zip(ids.tolist(), network.head(network(pixels).features), strict=True))
+
+
+def test_past_slices_of_stored_logits_never_change(small, make_run, monkeypatch):
+    run = make_run(small("method=xder", "own.contrast_views=2"))
+    stores, end = [], XDER.end
+
+    def watched(self, task, memory, render):
+        end(self, task, memory, render)
+        stores.append(dict(zip(self.stored_ids.tolist(), self.stored_logits.clone(), strict=True)))
+
+    monkeypatch.setattr(XDER, "end", watched)
+    method, _ = engine.train(run)
+    assert len(stores) == 5 and [len(store) for store in stores] == [8, 16, 24, 32, 40]
+    for index, store in enumerate(stores[:-1]):
+        past = 2 * (index + 1)
+        for image, logits in store.items():
+            assert torch.equal(stores[index + 1][image][:past], logits[:past])
+            assert not torch.equal(stores[index + 1][image][past:], logits[past:])
+    assert method.stored_logits.shape == (40, 10)
+
+
+@pytest.mark.parametrize("settings", [("tasks=1",), ("tasks=2",), ("tasks=10", "labels=6/class"), ("memory=0",)])
+def test_the_last_task_has_no_future_and_the_first_no_past(small, make_run, settings):
+    run = make_run(small("method=xder", "epochs=1", "own.past_constraint=true", "own.distance_weight=10", *settings))
+    seen, losses = {}, XDER.losses
+
+    class Watching(XDER):
+        def losses(self, step):
+            found = losses(self, step)
+            seen.setdefault(step.task.index, set()).update(found.parts)
+            return found
+
+    method = Watching
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(methods.METHODS, "xder", method)
+        engine.train(run)
+    last = len(run.tasks) - 1
+    replayed = {"logits", "replay", "distance"} if run.config.memory else set()
+    for index, parts in seen.items():
+        expected = {"lin"} | ({"past"} | replayed if index else set())
+        expected |= {"contrast", "future"} if index < last else set()
+        assert parts == expected - ({"distance"} if index == last else set())
+    assert sorted(seen) == list(range(last + 1))
+
+
+@pytest.mark.parametrize("method", ["xder", "derpp", "er-ace"])
+def test_stopped_at_any_step_it_ends_the_same(small, make_run, monkeypatch, method):
+    settings = (f"method={method}", "epochs=1", "unlabeled_batch=100", "memory=24", "own.lr=0.02")
+    settings += ("own.contrast_views=2", "own.distance_weight=10") if method == "xder" else ()
+    expected, _ = engine.train(make_run(small(*settings), "whole"))
+    prepared = make_run(small(*settings), "stopped")
+    declared = methods.find(method)
+    losses, calls = declared.losses, []
+
+    def stopping(self, step):
+        calls.append((step.task.index, step.now.number))
+        os.kill(os.getpid(), signal.SIGTERM)
+        return losses(self, step)
+
+    monkeypatch.setattr(declared, "losses", stopping)
+    saved = None
+    while True:
+        try:
+            found, _ = engine.train(prepared, saved)
+            break
+        except Interrupted:
+            saved = checkpoint.load(prepared.checkpoint_path)
+    assert len(calls) == len(set(calls)) >= 10
+    assert fingerprint(found.state_dict()) == fingerprint(expected.state_dict())
+
+
+def test_its_settings():
+    from nncsl import config
+
+    loaded = config.load("digits", [{"method": "xder"}])
+    assert loaded.batchnorm == "train" and loaded.labeled_batch == 32 and "strong" in KINDS
+    assert (loaded.own["alpha"], loaded.own["beta"], loaded.own["lr"]) == (0.3, 0.8, 0.03)
+    assert loaded.own["distance_weight"] == 0 and loaded.own["milestones"] == []
+    large = config.load("cifar100", [{"method": "xder"}]).own
+    assert (large["distance_weight"], large["milestones"], large["milestone_factor"]) == (3000, [0.7, 0.9], 0.2)
+    with pytest.raises(ConfigError, match="contrast_views=1: expected 2 or more"):
+        config.load("digits", [{"method": "xder", "own": {"contrast_views": 1}}])
