@@ -11,15 +11,18 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from nncsl import engine, methods, networks
-from nncsl.data.policy import KINDS
+from nncsl import config, engine, methods, networks
+from nncsl.batches import Moment, ViewKeys
+from nncsl.data.tasks import Stream
 from nncsl.errors import ConfigError
 from nncsl.featurebank import fingerprint
 from nncsl.methods import slices
 from nncsl.methods.xder import XDER
 from nncsl.record import checkpoint
+from nncsl.replay import Memory
 from nncsl.teachers import Teacher
 from nncsl.terminal import Interrupted
+from tests.nncsl.methods.test_derpp import naive_cross_entropy
 from tests.nncsl.scenes import SecondTask
 
 BATCHNORM = torch.nn.modules.batchnorm._BatchNorm
@@ -67,14 +70,6 @@ def gradients(method, total):
     method.zero_grad(set_to_none=True)
     total.backward()
     return {name: p.grad for name, p in method.named_parameters() if p.grad is not None and p.grad.any()}
-
-
-def naive_cross_entropy(rows, labels, classes):
-    """The mean of -log softmax over some classes."""
-    each = []
-    for row, label in zip(rows.tolist(), labels.tolist(), strict=True):
-        each.append(math.log(sum(math.exp(row[c]) for c in classes)) - row[label])
-    return sum(each) / len(each)
 
 
 def naive_contrast(vectors, labels, temperature):
@@ -154,76 +149,61 @@ def test_a_scaled_maximum_is_exact(dtype):
 
 def test_a_step_by_its_formulas(scene):
     """In fp64, with every term switched on; cross-entropies are computed in fp32."""
-    settings = (
-        "own.distance_weight=30",
-        "own.past_constraint=true",
-        "own.contrast_batch=5",
-        "own.margin=2",
-        "labels=6/class",
-    )
-    second = scene(*settings, "labeled_batch=8", "class_order=[3,1,4,0,5,9,2,6,8,7]")
-    method, task, own = second.method.double(), second.task, second.method.own
-    ids, stored = method.stored_ids.tolist(), method.stored_logits.clone()
-    watched = Watched(method.network)
-    batch = method.draw(second.setup.draws, second.now(0, 0))
-    losses = second.losses(method, Teacher(), forward=watched)
-
-    # Four passes: stream; memory batch A with all of the stream (8 // 1 past task); B; two groups in strong views.
-    assert [len(images) for images in watched.images] == [8, 16, 8, 4 * 13]
-    a, b = (batch[name].keys.ids for name in ("logit_replay", "label_replay"))
-    assert batch["contrast"].keys.kind == "strong" and len(np.intersect1d(a, b)) > 0
-    assert torch.equal(watched.images[1][8:], watched.images[0])
-    stream, with_stream, second_batch, strong = watched.logits()
+    own = ("own.distance_weight=30", "own.past_constraint=true", "own.contrast_batch=5", "own.margin=2")
+    second = scene(*own, "labels=6/class", "labeled_batch=8", "class_order=[3,1,4,0,5,9,2,6,8,7]")
     past, present, future = [3, 1], [4, 0], [[5, 9], [2, 6], [8, 7]]
-    labels = {name: group.labels for name, group in batch.items()}
+    ahead = [c for part in future for c in part]
+    method, memory = second.method.double(), second.state.memory
+    label_of = dict(zip(memory.ids.tolist(), memory.labels.tolist(), strict=True))
+    before = dict(zip(method.stored_ids.tolist(), method.stored_logits.clone(), strict=True))
+    batch = method.draw(second.setup.draws, second.now(0, 0))
+    watched = Watched(method.network)
+    losses = second.losses(method, Teacher(), forward=watched)
+    after = dict(zip(method.stored_ids.tolist(), method.stored_logits, strict=True))
 
-    expected = {
-        "lin": naive_cross_entropy(stream, labels["labeled"], present),
-        "replay": naive_cross_entropy(second_batch, labels["label_replay"], past),
-    }
-    differences = [(with_stream[i] - stored[ids.index(a[i])]).square().mean().item() for i in range(8)]
-    expected["logits"] = sum(differences) / 8
+    # Four passes: the stream; memory batch A, and all of the stream as there is one past task; B; strong views.
+    assert [len(images) for images in watched.images] == [8, 8 + 8, 8, 4 * (8 + 5)]
+    assert torch.equal(watched.images[1][8:], watched.images[0])
+    stream, first, second_batch, strong = watched.logits()
+    labels = {name: group.labels for name, group in batch.items()}
+    a, b = (batch[name].keys.ids.tolist() for name in ("logit_replay", "label_replay"))
+    met = dict(zip(b, second_batch, strict=True)) | dict(zip(a, first, strict=False))  # what is in both: as in A
+    assert len(met) < 16
+
+    expected = {"lin": naive_cross_entropy(stream, labels["labeled"], present)}
+    expected["replay"] = naive_cross_entropy(second_batch, labels["label_replay"], past)
+    differences = [(first[i, c] - before[image][c]).item() ** 2 for i, image in enumerate(a) for c in range(10)]
+    expected["logits"] = sum(differences) / len(differences)
     by_slice = [strong[:, part].tolist() for part in future]
     expected["contrast"] = np.mean([naive_contrast(v, labels["contrast"].tolist(), 5.0) for v in by_slice])
-    remembered = batch["contrast"].keys.ids[8:13]
-    rows = method.rows(remembered)
-    views = [
-        naive_distance(v[13 * k + 8 : 13 * k + 13], method.stored_logits[rows][:, part].tolist())
-        for part, v in zip(future, by_slice, strict=True)
-        for k in range(4)
-    ]
-    expected["distance"] = np.mean(views)
-    met = [(with_stream[i], past, image) for i, image in enumerate(a)]
-    met += [(second_batch[i], past, image) for i, image in enumerate(b) if image not in a]
-    excess = [
-        max(row[c] for c in sum(future, [])) + 2 - max(row[c] for c in own_slice)
-        for row, own_slice in [(row.tolist(), present) for row in stream]
-        + [(row.tolist(), part) for row, part, _ in met]
-    ]
+    remembered = [after[image].detach() for image in batch["contrast"].keys.ids[8:13].tolist()]
+    expected["distance"] = np.mean(
+        [
+            naive_distance(vectors[13 * view + 8 : 13 * view + 13], [row[part].tolist() for row in remembered])
+            for part, vectors in zip(future, by_slice, strict=True)
+            for view in range(4)
+        ]
+    )
+    rows = [(row, present) for row in stream] + [(row, past) for row in met.values()]
+    excess = [(row[ahead].max() + 2 - row[part].max()).item() for row, part in rows]
     expected["future"] = naive_mean_of_positive(excess)
     p = [row[past + present].softmax(dim=0).tolist() for row in stream]
     expected["past"] = naive_mean_of_positive([max(row[:2]) + 2 - max(row[2:]) for row in p])
     assert {name: part.item() for name, part in losses.parts.items()} == pytest.approx(expected, rel=1e-6)
-    assert 0 < min(expected.values()) and 0 < len([e for e in excess if e > 0])
+    assert min(expected.values()) > 0
     weights = {"lin": 1, "logits": 0.3, "replay": 0.8, "contrast": 0.05, "distance": 30, "future": 0.1, "past": 0.1}
     assert losses.total.item() == pytest.approx(sum(weights[k] * v for k, v in expected.items()), rel=1e-6)
 
-    # The store after it: each image once, by its first outputs of the step; past slices as before.
-    later = present + sum(future, [])
-    for row, _, image in met:
-        place = ids.index(image)
-        g, r = stored[place, method_label(second, image)].item(), row[later]
-        factor = 0.85 * g / r.max().item() if 0 < g < r.max().item() else 1.0
-        torch.testing.assert_close(method.stored_logits[place, later], r * factor, rtol=1e-12, atol=1e-12)
-    assert torch.equal(method.stored_logits[:, past], stored[:, past])
-    untouched = [ids.index(image) for image in ids if image not in {image for _, _, image in met}]
-    assert torch.equal(method.stored_logits[untouched], stored[untouched])
-    assert [method.counters[ids.index(i)].item() for i in ids] == [int(i in [m[2] for m in met]) for i in ids]
-
-
-def method_label(second, image):
-    memory = second.state.memory
-    return memory.labels[memory.ids.tolist().index(image)]
+    # The store after it: images that were met have new outputs in present and future slices.
+    later = present + ahead
+    for image, row in met.items():
+        own, largest = before[image][label_of[image]].item(), row[later].max().item()
+        factor = 0.85 * own / largest if 0 < own < largest else 1.0
+        torch.testing.assert_close(after[image][later], row[later] * factor, rtol=1e-12, atol=1e-12)
+        assert torch.equal(after[image][past], before[image][past])
+    others = set(before) - set(met)
+    assert all(torch.equal(after[image], before[image]) for image in others)
+    assert method.counters.tolist() == [int(image in met) for image in method.stored_ids.tolist()]
 
 
 def test_without_extra_weights_it_is_cross_entropy_on_the_present_slice(scene):
@@ -265,9 +245,9 @@ def test_running_statistics_count_the_pass_of_the_first_memory_batch_alone(scene
 def test_in_the_first_task_the_stream_is_counted_and_strong_views_are_not(small, make_run):
     run = make_run(small("method=xder"))
     method = methods.build(run.config, 10).train()
-    setup = engine.set_up(run, engine.Stream(run.source, run.tasks), engine.Memory(), 0)
+    setup = engine.set_up(run, Stream(run.source, run.tasks), Memory(), 0)
     alone, phase = deepcopy(method), method.phases(setup.task)[0]
-    now = engine.Moment(0, 0, 0, 0)
+    now = Moment(0, 0, 0, 0)
     losses = method.losses(engine.look(method, setup, phase, now, Teacher(), method.network))
     assert set(losses.parts) == {"lin", "contrast", "future"}
     alone.network(setup.render(method.draw(setup.draws, now)["labeled"].keys))
@@ -303,47 +283,48 @@ def test_an_image_is_renewed_with_the_probability_of_one_over_its_meetings(scene
 
 
 def test_the_end_of_a_task_takes_in_new_logits_and_renews_old_ones(small, make_run, monkeypatch):
-    """Shown at the second task's end: of the present and future slices of old images, of the past ones of new images."""
-    run = make_run(small("method=xder", "tasks=5", "labels=6/class", "memory=20"))
-    ends, end = [], XDER.end
+    run = make_run(small("method=xder", "labels=6/class", "memory=20"))
+    ends, end = {}, XDER.end
 
     def watched(self, task, memory, render):
-        before = (self.stored_ids.tolist(), self.stored_logits.clone(), statistics(self.network))
+        before = dict(zip(self.stored_ids.tolist(), self.stored_logits.clone(), strict=True))
+        counted = statistics(self.network)
         end(self, task, memory, render)
-        assert torch.equal(statistics(self.network), before[2]) and not self.counters.any()
+        assert torch.equal(statistics(self.network), counted) and not self.counters.any()
         assert not any(module.training for module in self.network.modules())
-        assert sorted(self.stored_ids.tolist()) == sorted(memory.ids.tolist())
-        if task.index == 1:
-            ends.append((before, deepcopy(self), memory, render))
+        after = dict(zip(self.stored_ids.tolist(), self.stored_logits.clone(), strict=True))
+        old = np.isin(memory.labels, task.old)
+        raw = {} if task.index == 0 else raw_logits(self, memory.ids[old], render)
+        ends[task.index] = before, after, raw | raw_logits(self, memory.ids[~old], render), memory
 
     monkeypatch.setattr(XDER, "end", watched)
     engine.train(run)
-    ((old_ids, old_logits, _), method, memory, render) = ends[0]
-    images = dict(zip(memory.ids.tolist(), memory.labels.tolist(), strict=True))
-    assert set(images) & set(old_ids) == {image for image, label in images.items() if label < 2}
-    assert len(set(old_ids) - set(images)) == 2  # 12 were there, 5 of each class stay
-    again = {new: raw_logits(method, memory.ids[(memory.labels >= 2) == new], render) for new in (True, False)}
+    assert all(set(after) == set(memory.ids.tolist()) for _, after, _, memory in ends.values())
+    _, after, raw, _ = ends[0]
+    assert len(after) == 12
+    for image in after:
+        torch.testing.assert_close(after[image], raw[image])
+
+    # In the second task 12 were there, and 5 of each class stay: the first ones of each.
+    before, after, raw, memory = ends[1]
+    kept = [ends[0][3].ids[ends[0][3].labels == c][:5] for c in (0, 1)]
+    assert set(before) & set(after) == set(np.concatenate(kept).tolist()) and len(after) == 20
     scaled = 0
-    for image, label in images.items():
-        found, raw = method.stored_logits[method.stored_ids.tolist().index(image)], again[label >= 2][image]
-        if label >= 2:
-            kept, part, g = slice(2, None), slice(0, 2), raw[label]
-        else:
-            known = old_logits[old_ids.index(image)]
-            kept, part, g = slice(0, 2), slice(2, None), known[label]
-            raw = torch.cat([known[:2], raw[2:]])
-        m = raw[part].max()
-        factor = 0.85 * g / m if 0 < g < m else torch.tensor(1.0)
-        scaled += bool(factor != 1)
-        torch.testing.assert_close(found[kept], raw[kept])
-        torch.testing.assert_close(found[part], raw[part] * factor)
-    assert 0 < scaled < len(images)
+    for image, label in zip(memory.ids.tolist(), memory.labels.tolist(), strict=True):
+        if label < 2:  # an old image: present and future slices are new
+            expected, part = torch.cat([before[image][:2], raw[image][2:]]), slice(2, None)
+        else:  # a new one: past slices are kept under its label's logit
+            expected, part = raw[image].clone(), slice(0, 2)
+        own, largest = expected[label].item(), expected[part].max().item()
+        if 0 < own < largest:
+            expected[part] *= 0.85 * own / largest
+            scaled += 1
+        torch.testing.assert_close(after[image], expected)
+    assert 0 < scaled < 20
 
 
 def raw_logits(method, ids, render):
-    """Of all images in one batch: fewer than a pass has."""
-    from nncsl.batches import ViewKeys
-
+    """By image, from one batch of all of them: fewer than a pass has."""
     network = deepcopy(method.network).train()
     pixels = render(ViewKeys("weak", ids, np.zeros(len(ids), np.int64)))
     with torch.no_grad():
@@ -370,20 +351,18 @@ def test_past_slices_of_stored_logits_never_change(small, make_run, monkeypatch)
 
 
 @pytest.mark.parametrize("settings", [("tasks=1",), ("tasks=2",), ("tasks=10", "labels=6/class"), ("memory=0",)])
-def test_the_last_task_has_no_future_and_the_first_no_past(small, make_run, settings):
+def test_the_last_task_has_no_future_and_the_first_no_past(small, make_run, monkeypatch, settings):
     run = make_run(small("method=xder", "epochs=1", "own.past_constraint=true", "own.distance_weight=10", *settings))
-    seen, losses = {}, XDER.losses
+    seen = {}
 
     class Watching(XDER):
         def losses(self, step):
-            found = losses(self, step)
+            found = super().losses(step)
             seen.setdefault(step.task.index, set()).update(found.parts)
             return found
 
-    method = Watching
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(methods.METHODS, "xder", method)
-        engine.train(run)
+    monkeypatch.setitem(methods.METHODS, "xder", Watching)
+    engine.train(run)
     last = len(run.tasks) - 1
     replayed = {"logits", "replay", "distance"} if run.config.memory else set()
     for index, parts in seen.items():
@@ -420,10 +399,8 @@ def test_stopped_at_any_step_it_ends_the_same(small, make_run, monkeypatch, meth
 
 
 def test_its_settings():
-    from nncsl import config
-
     loaded = config.load("digits", [{"method": "xder"}])
-    assert loaded.batchnorm == "train" and loaded.labeled_batch == 32 and "strong" in KINDS
+    assert loaded.batchnorm == "train" and loaded.labeled_batch == 32
     assert (loaded.own["alpha"], loaded.own["beta"], loaded.own["lr"]) == (0.3, 0.8, 0.03)
     assert loaded.own["distance_weight"] == 0 and loaded.own["milestones"] == []
     large = config.load("cifar100", [{"method": "xder"}]).own
