@@ -63,7 +63,8 @@ class XDER(DERpp):
     def __init__(self, network: Network, config: Config, own: XDERSettings) -> None:
         super().__init__(network, config, own)
         order = torch.tensor(config.class_order or range(network.head.out_features))
-        self.register_buffer("slices", order.view(config.tasks, -1), persistent=False)
+        # At least one class in each: the planner rehearses with a network that has a single output.
+        self.register_buffer("slices", order.view(-1, max(1, len(order) // config.tasks)), persistent=False)
         self.register_buffer("slice_of", order.argsort() // self.slices.shape[1], persistent=False)
         self.register_buffer("counters", torch.zeros(0, dtype=torch.int64))
 
