@@ -11,13 +11,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from nncsl import config, engine, methods, networks
+from nncsl import config, engine, methods, networks, planner
 from nncsl.batches import Moment, ViewKeys
 from nncsl.data.tasks import Stream
 from nncsl.errors import ConfigError
 from nncsl.featurebank import fingerprint
 from nncsl.methods import slices
 from nncsl.methods.xder import XDER
+from nncsl.planner import imagined
 from nncsl.record import checkpoint
 from nncsl.replay import Memory
 from nncsl.teachers import Teacher
@@ -396,6 +397,16 @@ def test_stopped_at_any_step_it_ends_the_same(small, make_run, monkeypatch, meth
             saved = checkpoint.load(prepared.checkpoint_path)
     assert len(calls) == len(set(calls)) >= 10
     assert fingerprint(found.state_dict()) == fingerprint(expected.state_dict())
+
+
+def test_the_planner_knows_its_largest_steps(small, make_run):
+    """Those of tasks with a past and a future; and a network of one output, which it rehearses with, can be made."""
+    loaded = small("method=xder", "labels=6/class", "labeled_batch=8", "memory=20")
+    run = make_run(loaded)
+    sizes = planner.measured_sizes(run.source, run.tasks)
+    load = imagined.load(methods.build(loaded, 10), sizes, first=False)
+    assert load.large == 3 * 8 + 4 * (8 + 20)
+    assert methods.build(loaded, num_classes=1).slices.shape == (1, 1)
 
 
 def test_its_settings():
