@@ -18,6 +18,8 @@ from nncsl.errors import ConfigError
 from nncsl.methods.base import Method, Phase
 from nncsl.methods.ccic import CCIC
 from nncsl.methods.csl import CSL, CSLNoFilter
+from nncsl.methods.derpp import DERpp
+from nncsl.methods.er_ace import ERACE
 from nncsl.methods.foster import FOSTER
 from nncsl.methods.gdumb import GDumb
 from nncsl.methods.icarl import ICaRL
@@ -28,6 +30,7 @@ from nncsl.methods.oewc import OEWC
 from nncsl.methods.paws import PAWS
 from nncsl.methods.pseudoer import PseudoER
 from nncsl.methods.supervised import ER, Finetune
+from nncsl.methods.xder import XDER
 from nncsl.record.state import RunState
 
 METHODS: dict[str, type[Method]] = {
@@ -36,6 +39,9 @@ METHODS: dict[str, type[Method]] = {
     "csl-nofilter": CSLNoFilter,
     "paws": PAWS,
     "er": ER,
+    "er-ace": ERACE,
+    "derpp": DERpp,
+    "xder": XDER,
     "finetune": Finetune,
     "gdumb": GDumb,
     "icarl": ICaRL,

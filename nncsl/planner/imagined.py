@@ -1,4 +1,4 @@
-"""The first and the last task as a method will meet them, before there is any data: images are numbers here."""
+"""The first and the last tasks as a method will meet them, before there is any data: images are numbers here."""
 
 from dataclasses import replace
 
@@ -16,11 +16,10 @@ from nncsl.replay import Memory
 from nncsl.teachers.bank import pool_sizes
 
 
-def task_and_memory(method: Method, sizes: Sizes, *, first: bool) -> tuple[Task, Memory]:
-    """Return the run's first or last task, and the memory it would find."""
+def task_and_memory(method: Method, sizes: Sizes, index: int) -> tuple[Task, Memory]:
+    """Return a task of the run, by its index from either end, and the memory it would find."""
     config = method.config
-    tasks = max(config.tasks, 1)
-    index, each = (0 if first else tasks - 1), max(1, sizes.classes // tasks)
+    index, each = range(config.tasks)[index], max(1, sizes.classes // config.tasks)
     tasks_known = index + method.remembers_first
     old, classes = tuple(range(index * each)), tuple(range(index * each, (index + 1) * each))
     labeled = np.arange(sizes.labeled_per_task)
@@ -37,23 +36,25 @@ def task_and_memory(method: Method, sizes: Sizes, *, first: bool) -> tuple[Task,
 
 
 def load(method: Method, sizes: Sizes, *, first: bool) -> Load:
-    """Return the views of a step of the first or the last task; of several phases, the most."""
-    task, memory = task_and_memory(method, sizes, first=first)
-    draws = Draws(task, memory, method.config)
+    """Return the views of a step of the first task or of a late one; of several phases, the most."""
+    late = [-2, -1] if method.config.tasks > 2 else [-1]  # the last one may lack what prepares for others
     loads = []
-    for number, phase in enumerate(method.phases(task)):
-        if type(method).begin is not Method.begin:  # that makes no modules, and a first optimizer imports 100 MB
-            methods.begin(method, number, phase, task)
-        groups = method.draw(draws, Moment(number, 0, 0, 0)).values()
-        small = sum(len(group) for group in groups if group.keys.kind == "small")
-        loads.append((sum(map(len, groups)) - small, small))
+    for index in [0] if first else late:
+        task, memory = task_and_memory(method, sizes, index)
+        draws = Draws(task, memory, method.config)
+        for number, phase in enumerate(method.phases(task)):
+            if type(method).begin is not Method.begin:  # that makes no modules, and a first optimizer imports 100 MB
+                methods.begin(method, number, phase, task)
+            groups = method.draw(draws, Moment(number, 0, 0, 0)).values()
+            small = sum(len(group) for group in groups if group.keys.kind == "small")
+            loads.append((sum(map(len, groups)) - small, small))
     frozen = method.config.batchnorm == "freeze-after-first" and not first
     return Load(max(large for large, _ in loads), max(small for _, small in loads), frozen)
 
 
 def asked(method: Method, sizes: Sizes) -> list[Asked]:
     """Return what the old network is asked in the last task, in the phase that asks most."""
-    task, memory = task_and_memory(method, sizes, first=False)
+    task, memory = task_and_memory(method, sizes, -1)
     phases = [list(method.asks(phase, task, memory).values()) for phase in method.phases(task)]
     return max(phases, key=lambda asks: rows(method.config, asks))
 

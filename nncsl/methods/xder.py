@@ -1,0 +1,157 @@
+"""X-DER (Boschini et al., 2022): stored logits are kept up to date, and outputs of classes to come are prepared.
+
+The head is cut into one slice per task: past ones, the present one, future ones. Terms, their order and which passes
+update running statistics are those of the public code; the memory is the loop's. Nothing in a step compares present
+with past classes on the task's own images, so the newest task is the weakest until the next one has been learned.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from nncsl import passes
+from nncsl.batches import Batch, Draws, Moment, Render
+from nncsl.config import Config
+from nncsl.data.tasks import Task
+from nncsl.methods import slices
+from nncsl.methods.base import Losses, Step
+from nncsl.methods.derpp import DERpp, DERppSettings, weighted_sum
+from nncsl.networks import Network
+from nncsl.replay import Memory
+
+
+@dataclass(frozen=True)
+class XDERSettings(DERppSettings):
+    """Weights of the terms, and what they are made of.
+
+    contrast_*: future slices tell classes apart, by the task's images and contrast_batch remembered ones, in strong
+    views; distance_weight: remembered images keep how they lie to each other there. constraint_weight: future logits
+    stay margin below those of the label's slice, past probabilities (past_constraint) below the present ones.
+    shrink: how large the largest renewed logit is that would exceed the label's, as a part of that.
+    """
+
+    alpha: float = 0.3
+    beta: float = 0.8
+    contrast_weight: float = 0.05
+    contrast_views: int = 4
+    contrast_temperature: float = 5.0
+    contrast_batch: int = 64
+    distance_weight: float = 0.0
+    constraint_weight: float = 0.1
+    margin: float = 0.3
+    past_constraint: bool = False
+    shrink: float = 0.85
+
+    def __post_init__(self) -> None:
+        if self.contrast_views < 2:
+            raise ValueError(f"contrast_views={self.contrast_views}: expected 2 or more, to compare views of an image")
+
+
+class XDER(DERpp):
+    """The task's images train the present slice, remembered ones the past slices, contrasts between both the future."""
+
+    Settings: ClassVar[type] = XDERSettings
+    own: XDERSettings
+    slices: Tensor  # int64 [T, k], the classes of each slice
+    slice_of: Tensor  # int64 [C]
+    counters: Tensor  # int64 [m], how often each image of the store was met in this task
+
+    def __init__(self, network: Network, config: Config, own: XDERSettings) -> None:
+        super().__init__(network, config, own)
+        order = torch.tensor(config.class_order or range(network.head.out_features))
+        # At least one class in each: the planner rehearses with a network that has a single output.
+        self.register_buffer("slices", order.view(-1, max(1, len(order) // config.tasks)), persistent=False)
+        self.register_buffer("slice_of", order.argsort() // self.slices.shape[1], persistent=False)
+        self.register_buffer("counters", torch.zeros(0, dtype=torch.int64))
+
+    def draw(self, draws: Draws, now: Moment) -> Batch:
+        batch, own = super().draw(draws, now), self.own
+        if draws.task.index + 1 < len(self.slices) and (own.contrast_weight or own.distance_weight):
+            remembered = draws.choose(np.sort(draws.memory.ids), now, own.contrast_batch, "contrast")
+            ids = np.concatenate([batch["labeled"].keys.ids, remembered])
+            batch["contrast"] = draws.labeled_views("strong", ids, now, own.contrast_views)
+        return batch
+
+    def losses(self, step: Step) -> Losses:
+        task, own = step.task, self.own
+        labels = step.labels("labeled")
+        logits = self.uncounted(step, "labeled") if task.index else self.logits(*step.see("labeled"))
+        parts = {"lin": slices.slice_loss(logits, labels, task.classes)}
+        if own.past_constraint and task.old:
+            excess = slices.past_excess(logits[:, list(task.seen)], len(task.old), own.margin)
+            parts["past"] = slices.mean_of_positive(excess)
+        if "logit_replay" in step.batch:
+            replayed, replayed_labels, replay_parts = self.replay(step)
+            parts |= replay_parts
+            logits, labels = torch.cat([logits, replayed]), torch.cat([labels, replayed_labels])
+        if "contrast" in step.batch:
+            parts |= self.contrast(step)
+        future = self.slices[task.index + 1 :]
+        if len(future):
+            same_slice = self.slice_of[labels][:, None] == self.slice_of
+            excess = slices.future_excess(logits, same_slice, future.flatten(), own.margin)
+            parts["future"] = slices.mean_of_positive(excess)
+        weights = {"lin": 1.0, "logits": own.alpha, "replay": own.beta, "contrast": own.contrast_weight}
+        weights |= {"distance": own.distance_weight, "future": own.constraint_weight, "past": own.constraint_weight}
+        return Losses(weighted_sum(parts, weights), parts)
+
+    def uncounted(self, step: Step, name: str) -> Tensor:
+        """Return logits [n, C] of a group, from a pass that running statistics don't count."""
+        with passes.statistics_untouched(self.network):
+            return self.logits(*step.see(name))
+
+    def replay(self, step: Step) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return logits [n, C], labels [n] of all images in two memory batches, and their losses; renew their store."""
+        task, names = step.task, ("logit_replay", "label_replay")
+        first, second = (step.batch[name].keys.ids for name in names)
+        # Running statistics count this pass alone: past tasks' images, and as many of this task as of each of those.
+        company = step.pixels["labeled"][: self.config.labeled_batch // task.index]
+        by_logits = self.logits(step.forward(torch.cat([step.pixels["logit_replay"], company])))[: len(first)]
+        by_labels = self.uncounted(step, "label_replay")
+        parts = {"replay": slices.slice_loss(by_labels, step.labels("label_replay"), task.old)}
+        ids, place = np.unique(np.concatenate([first, second]), return_index=True)
+        logits = torch.cat([by_logits, by_labels])[self.here(place)]
+        labels = torch.cat([step.labels(name) for name in names])[self.here(place)]
+        if len(self.stored_ids):
+            parts["logits"] = F.mse_loss(by_logits, self.recall(first))
+            rows = self.rows(ids)
+            self.counters[rows] += 1
+            chance = torch.rand(len(rows), generator=step.generator("renewal")).to(rows.device)
+            chosen = chance * self.counters[rows] < 1
+            self.renew(rows[chosen], labels[chosen], logits[chosen], self.slices[task.index :])
+        return logits, labels, parts
+
+    def contrast(self, step: Step) -> dict[str, Tensor]:
+        """Return the losses of the future slices on strong views."""
+        group, future = step.batch["contrast"], self.slices[step.task.index + 1 :]
+        vectors = self.uncounted(step, "contrast")[:, future].transpose(0, 1)  # [slices, views * n, k]
+        labels = step.labels("contrast")
+        parts = {"contrast": slices.supervised_contrast(vectors, labels, self.own.contrast_temperature)}
+        images = len(group) // self.own.contrast_views
+        old = group.old[:images]
+        if self.own.distance_weight and old.any() and len(self.stored_ids):
+            by_view = vectors.unflatten(1, (-1, images))[:, :, self.here(old)]  # [slices, views, remembered, k]
+            stored = self.recall(group.keys.ids[:images][old])[:, future].transpose(0, 1)
+            parts["distance"] = slices.distance_loss(by_view, stored[:, None])
+        return parts
+
+    @torch.no_grad()
+    def renew(self, rows: Tensor, labels: Tensor, logits: Tensor, those: Tensor) -> None:
+        """Overwrite slices ``those`` [s, k] of the store's rows [n] by logits [n, C], none above that of labels [n]."""
+        own, classes = self.stored_logits[rows, labels], those.flatten()
+        self.stored_logits[rows[:, None], classes] = slices.shrunk(logits[:, classes], own, self.own.shrink)
+
+    def end(self, task: Task, memory: Memory, render: Render) -> None:
+        super().end(task, memory, render)
+        if task.old:
+            old = np.isin(memory.labels, task.old)
+            rows, labels = self.rows(memory.ids), self.here(memory.labels)
+            known, new = self.here(old), self.here(~old)
+            inserted, again = self.stored_logits[rows[new]], self.logits_of_images(memory.ids[old], render)
+            self.renew(rows[new], labels[new], inserted, self.slices[: task.index])
+            self.renew(rows[known], labels[known], again, self.slices[task.index :])
+        self.register_buffer("counters", torch.zeros_like(self.stored_ids))
