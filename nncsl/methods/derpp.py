@@ -28,7 +28,7 @@ from nncsl.replay import Memory
 class DERppSettings(SupervisedSettings):
     """alpha, beta: weights of the replay of logits and of labels."""
 
-    alpha: float = 0.1
+    alpha: float = 0.2
     beta: float = 0.5
 
 
@@ -96,9 +96,8 @@ class DERpp(Finetune):
         if not len(ids):
             return found
         size = passes.inference_batch(self.network, self.config.views.large.size)
-        mixed = permutation(
-            stream_key(self.config.seed, "logits"), len(ids)
-        )  # a batch of one class is none of training
+        # Mixed, as the memory stands class by class: a batch of one class is none that training sees.
+        mixed = permutation(stream_key(self.config.seed, "logits"), len(ids))
         self.network.train()
         with passes.statistics_untouched(self.network):
             for part in np.array_split(mixed, -(-len(ids) // size)):

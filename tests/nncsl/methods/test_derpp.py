@@ -54,7 +54,7 @@ def test_a_step_by_its_formula(small, make_run):
         "logits": sum(squares) / 8,
     }
     assert {name: part.item() for name, part in losses.parts.items()} == pytest.approx(expected, rel=1e-6)
-    total = expected["lin"] + 0.1 * expected["logits"] + 0.5 * expected["replay"]
+    total = expected["lin"] + 0.2 * expected["logits"] + 0.5 * expected["replay"]
     assert losses.total.item() == pytest.approx(total, rel=1e-6)
 
 
@@ -110,5 +110,5 @@ def test_many_images_are_taken_in_parts_of_mixed_classes(small, make_run, monkey
 
 def test_its_settings():
     own = config.load("digits", [{"method": "derpp"}]).own
-    assert (own["alpha"], own["beta"], own["lr"], own["milestones"]) == (0.1, 0.5, 0.03, [])
+    assert (own["alpha"], own["beta"], own["lr"], own["milestones"]) == (0.2, 0.5, 0.03, [])
     assert config.load("cifar100", [{"method": "derpp"}]).own["alpha"] == 0.3
