@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -89,3 +92,16 @@ def test_frozen_batchnorm_keeps_statistics_and_trains_affine():
     networks.set_training(network, freeze_batchnorm=False)
     network(images)
     assert not all(torch.equal(v, network.state_dict()[k]) for k, v in before.items())
+
+
+@pytest.mark.parametrize("width", [4, 8, 9])
+def test_narrow_networks_survive_a_backward_pass_on_photos(width):
+    """In a process of its own: torch's strided 1x1 convolution ends it in some layouts."""
+    code = f"""
+import torch
+from nncsl import networks
+from nncsl.config import NetworkConfig
+network = networks.build(NetworkConfig(stem="imagenet", width={width}, blocks=(1, 1), hidden=16), 3, 10, seed=0)
+network.head(network(torch.randn(30, 3, 224, 224)).features).sum().backward()
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
