@@ -19,6 +19,7 @@ from nncsl.methods.base import Method, Phase
 from nncsl.methods.csl import CSL, CSLNoFilter
 from nncsl.methods.joint import Joint
 from nncsl.methods.nncsl import NNCSL
+from nncsl.methods.ordisco import ORDisCo
 from nncsl.methods.paws import PAWS
 from nncsl.methods.supervised import ER, Finetune
 from nncsl.record.state import RunState
@@ -31,6 +32,7 @@ METHODS: dict[str, type[Method]] = {
     "er": ER,
     "finetune": Finetune,
     "joint": Joint,
+    "ordisco": ORDisCo,
 }
 
 
