@@ -1,10 +1,11 @@
 """Whether a generator's images are what was asked for, before training and after each task.
 
-``python -m nncsl.benchmarks.generated RUN ...`` fits a support vector machine to the pixels and labels of all training
-images (at most 5,000) of each run's data set, and tells how many of the images that the run's method made (kept in its
+``python -m nncsl.benchmarks.generated RUN ...`` fits a support vector machine to all training images (at most 5,000) of
+each run's data set and their labels, and tells how many of the images that the run's method made (kept in its
 snapshots) it takes for the class that they were made for; and how varied they are: the mean distance between two of a
-class, as a part of that between two real ones (0: always the same image). Labels that a run never saw are used here:
-this measures images, it is no method. Rows are added to, or replaced in, benchmarks/results/generated.csv.
+class, as a part of that between two real ones (0: always the same image). Real images are shown as a generator learns
+them, in weak views. Labels that a run never saw are used here: this measures images, it is no method. Rows are added
+to, or replaced in, benchmarks/results/generated.csv.
 """
 
 import argparse
@@ -22,9 +23,9 @@ from nncsl import methods, networks
 from nncsl.config import Config
 from nncsl.data.catalog import open_data
 from nncsl.data.rng import permutation, stream_key
-from nncsl.data.sources import Source
+from nncsl.data.sources import Images, Source
 from nncsl.data.tasks import Task
-from nncsl.data.views import as_pixels
+from nncsl.data.views import as_pixels, make_views
 from nncsl.files import write_table
 from nncsl.record.folder import read_config
 from nncsl.record.snapshots import read_snapshot
@@ -32,6 +33,7 @@ from nncsl.record.snapshots import read_snapshot
 from .provenance import current_commit
 
 RESULTS = Path(__file__).parent / "results" / "generated.csv"
+VIEWS = 4  # of each real image
 SHOWN = ("run", "after task", "recognized", "by task", "variety", "real images recognized")
 Row = dict[str, str]
 Samples = Mapping[int, np.ndarray]  # by class, uint8 [n, H, W, C]
@@ -63,8 +65,9 @@ def judge(folder: Path) -> list[Row]:
     if not any(kept):
         return []
     known = permutation(stream_key(0, "generated"), len(source.train_labels))[:5000]
-    model = SVC().fit(vectors(source.train.gather(known).pixels), source.train_labels[known])
-    real = {c: source.test.gather(np.flatnonzero(source.test_labels == c)).pixels for c in range(source.num_classes)}
+    model = SVC().fit(vectors(weak_views(source.train, known, config)), np.tile(source.train_labels[known], VIEWS))
+    members = {c: np.flatnonzero(source.test_labels == c) for c in range(source.num_classes)}
+    real = {c: weak_views(source.test, ids, config) for c, ids in members.items()}
     rows = []
     for after, samples in enumerate([untrained(config, source, tasks[-1]), *kept]):
         right = {label: recognized(model, {label: images}) for label, images in samples.items()}
@@ -84,6 +87,14 @@ def judge(folder: Path) -> list[Row]:
             }
         )
     return rows
+
+
+def weak_views(images: Images, ids: np.ndarray, config: Config) -> np.ndarray:
+    """Return weak views of images, all first ones, then all second ones, ...: uint8 [VIEWS n, H, W, C]."""
+    batch, slots = images.gather(np.tile(ids, VIEWS)), np.repeat(np.arange(VIEWS), len(ids))
+    policy, keys = config.views, np.tile(ids, VIEWS)
+    views = make_views(batch.pixels, keys, slots, policy=policy, kind="weak", seed=0, task=0, sizes=batch.sizes)
+    return as_pixels(views, policy)
 
 
 def untrained(config: Config, source: Source, task: Task) -> Samples:
