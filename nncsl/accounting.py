@@ -7,10 +7,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nncsl import networks
+from nncsl.data.images import Images
 from nncsl.errors import UserError
 
 _STATUS = Path("/proc/self/status")
@@ -96,6 +100,22 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
     """Bytes of the optimizer's state."""
     tensors = (t for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor))
     return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def module_bytes(method: Any) -> dict[str, int]:
+    """Bytes of weights and buffers: the student's, and apart from them those of the modules counted apart."""
+    apart = {name: networks.nbytes(getattr(method, name)) for name in method.counted_apart}
+    return {"student": networks.nbytes(method) - sum(apart.values()), **apart}
+
+
+def image_bytes(images: Images, ids: np.ndarray) -> int:
+    """Bytes of the pixels of some images, uncompressed; read in parts, as they may lie in a file."""
+    total = 0
+    for start in range(0, len(ids), 64):
+        batch = images.gather(ids[start : start + 64])
+        each = np.prod(batch.pixels.shape[1:3]) if batch.sizes is None else batch.sizes.prod(axis=1)
+        total += int(np.broadcast_to(each, len(batch.pixels)).sum()) * batch.pixels.shape[-1]
+    return total
 
 
 def gradient_bytes(network: nn.Module) -> int:

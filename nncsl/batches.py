@@ -139,6 +139,15 @@ class Draws:
         """Return ``size`` of the labeled images of task and memory as one set, drawn likewise."""
         return self.choose(self._labeled, now, size, "merged")
 
+    def balanced(self, now: Moment, size: int, name: str) -> np.ndarray:
+        """Return ``size`` labeled images of task and memory, classes taking turns: one with few shows them again."""
+        keys = [self._key(name, now.phase, label, now.number) for label in self._by_class]
+        orders = permutations(keys, [len(members) for members in self._by_class.values()])
+        shuffled = [ids[order] for ids, order in zip(self._by_class.values(), orders, strict=True)]
+        classes = self.choose(np.arange(len(shuffled)), now, len(shuffled), name)
+        turns, places = np.divmod(np.arange(size), len(classes))
+        return np.array([shuffled[c][turn % len(shuffled[c])] for turn, c in zip(turns, classes[places], strict=True)])
+
     def choose(self, ids: np.ndarray, now: Moment, size: int, name: str) -> np.ndarray:
         """Return ``size`` of these images, drawn likewise; ``name`` tells the draws of a step apart."""
         return ids[permutation(self._key(name, now.phase, now.number), len(ids))[:size]]

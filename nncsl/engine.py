@@ -17,6 +17,7 @@ from nncsl.config import Config
 from nncsl.config import build as configs
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, Task
+from nncsl.data.views import as_pixels
 from nncsl.errors import UserError
 from nncsl.methods.base import Answer, Losses, Method, Phase, Step, unit_projections
 from nncsl.passes import Forward
@@ -63,7 +64,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
     stream = Stream(source, run.tasks)
     journal = open_journal(run.folder)
     journal.rewind(state.task, state.epochs)
-    state.peak(teacher=0, bank=0, data=source.nbytes)
+    state.peak(teacher=0, bank=0, data=source.nbytes, memory=0)
 
     with Interruption() as interruption:
         around = Surroundings(config, source.fingerprint, run.folder, device, reporter, interruption)
@@ -87,7 +88,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                     with networks.evaluating(method):
                         method.prepare(phase, task, state.memory, setup.render)
                 method.mode(phase, task)
-                state.peak(student=networks.nbytes(method), gradients=accounting.gradient_bytes(method))
+                state.peak(**accounting.module_bytes(method), gradients=accounting.gradient_bytes(method))
                 forward = passes.forward(method.network, how_to_pass(config, run.folder))
                 scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
                 if saved is not None and state.begun:
@@ -211,10 +212,13 @@ def remember(run: Run, method: Method, state: RunState, stream: Stream, task: Ta
         return evaluation.answers(method, stream, ids, config.views, run.device, answer)
 
     ranking = method.rank(task, memory, answers)
-    memory = replay.update(memory, task.labeled, task.labels, sorted(task.seen), config.memory, ranking)
+    size = len(memory.ids) + len(task.labeled) if method.remembers_all else config.memory
+    memory = replay.update(memory, task.labeled, task.labels, sorted(task.seen), size, ranking)
     unlabeled = config.unlabeled_memory
     state.memory = replay.update_unlabeled(memory, task.unlabeled, task.index + 1, unlabeled, config.seed)
     state.remembered = task.index + 1
+    kept = np.concatenate([state.memory.ids, state.memory.unlabeled, method.keeps()])
+    state.peak(memory=accounting.image_bytes(run.source.train, kept))
 
 
 def plain_batches(run: Run, stream: Stream, ids: np.ndarray) -> Iterator[Tensor]:
@@ -243,7 +247,9 @@ def measure(run: Run, method: Method, state: RunState, task: Task) -> None:
         state.ahead.append(evaluation.accuracy_ahead(scores, labels, run.tasks[task.index + 1]))
     chosen = snapshots.shown(source.test_labels)
     projections = evaluation.answers(method, source.test, chosen, policy, run.device, unit_projections)
-    snapshots.keep_snapshot(run.folder, task.index, projections, predicted, labels, source.class_names)
+    with networks.evaluating(method):
+        made = {label: as_pixels(images, policy) for label, images in method.samples(task).items()}
+    snapshots.keep_snapshot(run.folder, task.index, projections, predicted, labels, source.class_names, made)
 
 
 def save(

@@ -26,7 +26,8 @@ from nncsl.record.state import RunState
 from nncsl.terminal import Interrupted, Reporter
 from nncsl.version import versions
 
-MEMORY_PARTS = ("student", "gradients", "optimizer", "activations", "teacher", "bank", "data")
+MEMORY_PARTS = ("student", "gradients", "optimizer", "activations", "teacher", "bank", "data", "memory")  # of every run
+NO_PARTS = ("total", "baseline", "budget", "budget_used")
 
 
 class RunInterrupted(UserError):
@@ -208,7 +209,7 @@ def _or_dash(value: float | None) -> str:
 
 def _results(summary: dict[str, Any]) -> list[tuple[str, str]]:
     memory = summary["peak_memory"]
-    parts = [f"{name} {size / 1e6:.1f}" for name, size in memory.items() if name in MEMORY_PARTS]
+    parts = [f"{name} {size / 1e6:.1f}" for name, size in memory.items() if name not in NO_PARTS]
     rows = [
         ("average accuracy", f"{summary['average_accuracy']:.1f}%"),
         ("average incremental accuracy", f"{summary['average_incremental_accuracy']:.1f}%"),

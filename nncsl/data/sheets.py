@@ -9,7 +9,7 @@ from nncsl.data.catalog import open_data
 from nncsl.data.policy import KINDS, PRESET_KINDS, ViewPolicy
 from nncsl.data.sources import ImageBatch, Source
 from nncsl.data.tasks import Task
-from nncsl.data.views import make_views
+from nncsl.data.views import as_pixels, make_views
 from nncsl.errors import DataError
 from nncsl.files import written_beside
 
@@ -56,8 +56,7 @@ def _views(original: ImageBatch, image: np.ndarray, policy: ViewPolicy, kind: st
     pixels = np.repeat(original.pixels, _COLUMNS, axis=0)
     sizes = None if original.sizes is None else np.repeat(original.sizes, _COLUMNS, axis=0)
     rendered = make_views(pixels, ids, slots, policy=policy, kind=kind, seed=seed, task=0, sizes=sizes)
-    unnormalized = rendered.permute(0, 2, 3, 1).numpy() * np.array(policy.std) + np.array(policy.mean)
-    return list(np.rint(unnormalized.clip(0, 1) * 255).astype(np.uint8))
+    return list(as_pixels(rendered, policy))
 
 
 def _unpad(batch: ImageBatch) -> list[np.ndarray]:

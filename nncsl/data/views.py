@@ -19,7 +19,7 @@ from nncsl.data import colors, crops, framed
 from nncsl.data.policy import KINDS, Crop, ViewPolicy
 from nncsl.data.rng import stream_key, uniforms
 
-__all__ = ["KINDS", "Crop", "ViewParameters", "ViewPolicy", "draw", "make_views", "plain", "render"]
+__all__ = ["KINDS", "Crop", "ViewParameters", "ViewPolicy", "as_pixels", "draw", "make_views", "plain", "render"]
 
 _CROP_TRIES = 10
 _BLUR_SIGMAS = (0.1, 2.0)
@@ -165,6 +165,12 @@ def plain(
     """
     any_key = np.zeros(len(images), dtype=np.int64)
     return make_views(images, any_key, any_key, policy=policy, kind="plain", seed=0, task=0, sizes=sizes, device=device)
+
+
+def as_pixels(views: Tensor, policy: ViewPolicy) -> np.ndarray:
+    """Return normalized views [n, C, H, W] as images that people can look at: uint8 [n, H, W, C]."""
+    unnormalized = views.permute(0, 2, 3, 1).cpu().numpy() * np.array(policy.std) + np.array(policy.mean)
+    return np.rint(unnormalized.clip(0, 1) * 255).astype(np.uint8)
 
 
 def _between(u: np.ndarray, low: float, high: float) -> np.ndarray:

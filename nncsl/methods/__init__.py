@@ -27,6 +27,7 @@ from nncsl.methods.joint import Joint
 from nncsl.methods.lwf import LwF
 from nncsl.methods.nncsl import NNCSL
 from nncsl.methods.oewc import OEWC
+from nncsl.methods.ordisco import ORDisCo
 from nncsl.methods.paws import PAWS
 from nncsl.methods.pseudoer import PseudoER
 from nncsl.methods.supervised import ER, Finetune
@@ -40,6 +41,7 @@ METHODS: dict[str, type[Method]] = {
     "paws": PAWS,
     "pseudoer": PseudoER,
     "ccic": CCIC,
+    "ordisco": ORDisCo,
     "finetune": Finetune,
     "oewc": OEWC,
     "lwf": LwF,

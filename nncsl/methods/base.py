@@ -131,6 +131,8 @@ class Method(nn.Module):
     uses_memory: ClassVar[bool] = True
     one_task: ClassVar[bool] = False  # all classes at once
     remembers_first: ClassVar[bool] = False  # the memory takes in a task's images before its training, not after
+    remembers_all: ClassVar[bool] = False  # every labeled image stays, whatever size of a memory is configured
+    counted_apart: ClassVar[tuple[str, ...]] = ()  # modules whose bytes are told apart from the student's
     # Phases after which `predict` is measured too, and by what name the accuracies over seen classes are kept.
     measured: ClassVar[Mapping[str, str]] = {}
 
@@ -192,6 +194,10 @@ class Method(nn.Module):
     def keeps(self) -> np.ndarray:
         """Return which earlier images the method itself remembers, besides the memory: int64 [n], they stay visible."""
         return np.zeros(0, np.int64)
+
+    def samples(self, task: Task) -> dict[int, Tensor]:
+        """Return images that the method makes, for the report: by class, [n, C, H, W], normalized."""
+        return {}
 
     def predict(self, images: Tensor) -> Tensor:
         """Return scores [n, C] of plain images, in eval mode; minus infinity for classes that can't be judged."""

@@ -23,7 +23,8 @@ def task_and_memory(method: Method, sizes: Sizes, index: int) -> tuple[Task, Mem
     tasks_known = index + method.remembers_first
     old, classes = tuple(range(index * each)), tuple(range(index * each, (index + 1) * each))
     labeled = np.arange(sizes.labeled_per_task)
-    remembered = min(config.memory, sizes.labeled_per_task * tasks_known) if method.uses_memory else 0
+    known = sizes.labeled_per_task * tasks_known
+    remembered = (known if method.remembers_all else min(config.memory, known)) if method.uses_memory else 0
     unlabeled = config.unlabeled_memory if method.uses_memory and index else 0
     memory = Memory(
         ids=len(labeled) + sizes.unlabeled_per_task + np.arange(remembered),

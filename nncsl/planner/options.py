@@ -75,6 +75,12 @@ class Options:
         self._on_gpu = device.type == "cuda"
         self._free = shutil.disk_usage(folder).free
         method = methods.build(config, sizes.classes).to(device)
+        if method.counted_apart:
+            raise ConfigError(
+                f"memory_budget={config.memory_budget}: {config.method} also trains its "
+                f"{' and '.join(method.counted_apart)}, whose passes can't be planned yet; leave the budget out and "
+                "give --micro-batch or --recompute by hand"
+            )
         self._loads = {first: imagined.load(method, sizes, first=first) for first in (True, False)}
         self._student = networks.nbytes(method)  # with the modules that its last task has
         self._asks = imagined.asked(method, sizes)

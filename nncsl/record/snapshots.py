@@ -1,8 +1,10 @@
 """What the network makes of the test set at a task's boundary, kept for the report: the network itself moves on."""
 
 import io
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,17 +14,20 @@ from torch.nn import functional as F
 from nncsl import files
 
 _MOST = 2000
+_SAMPLES = "samples of class "
 
 
 @dataclass(frozen=True)
 class Snapshot:
     """After one task: unit projections fp16 [n, D] and labels [n] of a class-balanced part of the test images, the
-    whole test set's confusion counts [C, C] (true class, predicted class), and the classes' names."""
+    whole test set's confusion counts [C, C] (true class, predicted class), the classes' names, and what the method
+    made itself: by class, uint8 [n, H, W, C]."""
 
     projections: np.ndarray
     labels: np.ndarray
     confusion: np.ndarray
     class_names: tuple[str, ...]
+    samples: Mapping[int, np.ndarray] = field(default_factory=dict)
 
 
 def shown(labels: np.ndarray) -> np.ndarray:
@@ -31,20 +36,28 @@ def shown(labels: np.ndarray) -> np.ndarray:
 
 
 def keep_snapshot(
-    folder: Path, task: int, projections: Tensor, predicted: Tensor, labels: Tensor, names: tuple[str, ...]
+    folder: Path,
+    task: int,
+    projections: Tensor,
+    predicted: Tensor,
+    labels: Tensor,
+    names: tuple[str, ...],
+    samples: Mapping[int, np.ndarray] | None = None,
 ) -> None:
     """Write ``snapshots/task-N.npz``, N from 1.
 
-    projections: of the images :func:`shown`; predicted [n] and labels [n]: of all; on the host.
+    projections: of the images :func:`shown`; predicted [n] and labels [n]: of all; on the host. samples: as read back.
     """
     confusion = torch.bincount(labels * len(names) + predicted, minlength=len(names) ** 2).view(len(names), -1)
     image = io.BytesIO()
+    made: dict[str, Any] = {f"{_SAMPLES}{label}": images for label, images in (samples or {}).items()}
     np.savez(
         image,
         projections=F.normalize(projections, dim=1).half().numpy(),
         labels=labels.numpy()[shown(labels.numpy())],
         confusion=confusion.numpy(),
         class_names=np.array(names),
+        **made,
     )
     files.write_bytes(_path(folder, task), image.getbuffer())
 
@@ -56,7 +69,8 @@ def read_snapshot(folder: Path, task: int) -> Snapshot | None:
         return None
     with np.load(path, allow_pickle=False) as saved:
         names = tuple(str(name) for name in saved["class_names"])
-        return Snapshot(saved["projections"], saved["labels"], saved["confusion"], names)
+        made = {int(key.removeprefix(_SAMPLES)): saved[key] for key in saved if key.startswith(_SAMPLES)}
+        return Snapshot(saved["projections"], saved["labels"], saved["confusion"], names, made)
 
 
 def balanced(labels: np.ndarray, most: int) -> np.ndarray:

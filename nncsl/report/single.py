@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from nncsl import config as configs
+from nncsl import methods
 from nncsl.config import build
 from nncsl.errors import UserError
 from nncsl.record.snapshots import Snapshot, read_snapshot
@@ -27,6 +28,9 @@ MEMORY_PARTS = {
     "teacher": "a second network",
     "bank": "the stored projections in memory",
     "data": "images",
+    "memory": "images kept of earlier tasks; they are among the data",
+    "generator": "makes images of earlier tasks",
+    "discriminator": "judges what the generator makes",
 }
 
 
@@ -38,6 +42,7 @@ def report(record: RunRecord, opened: views.Opened | None = None) -> str:
         section("Accuracy", *_accuracy(record), name="accuracy"),
         section("Training", *training_charts(record), name="training"),
         section("What it recognizes", *_recognition(record), name="recognition"),
+        section("Generated images", _generated(record), name="generated"),
         section("Memory", _memory(record), name="memory"),
         section("Views", _views(record, opened), name="views"),
         section("Settings", _command(record), _settings(record), _versions(record), name="settings"),
@@ -78,7 +83,9 @@ def task_parts(record: RunRecord) -> list[tuple[float, str]]:
 
 def _header(record: RunRecord, title: str) -> str:
     config = record.config
-    facts = [f"{config['tasks']} tasks", f"{config.get('labels')} labels", f"memory {config.get('memory')}"]
+    everything = getattr(methods.METHODS.get(config["method"]), "remembers_all", False)
+    memory = "all labeled images" if everything else config.get("memory")
+    facts = [f"{config['tasks']} tasks", f"{config.get('labels')} labels", f"memory {memory}"]
     facts += [f"teacher: {config.get('teacher_mode')}", f"seed {config.get('seed')}"]
     status = "" if record.complete else tag("p", text(_status(record)), class_="status")
     return tag("h1", text(title)) + tag("p", text(" · ".join(facts)), class_="facts") + status + headline(record)
@@ -233,11 +240,28 @@ def _views(record: RunRecord, opened: views.Opened | None) -> str:
         kinds = views.tiles(record.folder, record.config, opened)
     except UserError as error:
         return figure("Views", tag("p", text(f"Not drawn, the data is not at hand: {error}")), name="views-sheet")
-    rows = []
-    for kind, images in kinds.items():
-        drawn = [tag("img", src=uri, alt=f"{kind} {i + 1}").removesuffix("</img>") for i, uri in enumerate(images)]
-        rows.append(tag("dt", text(kind)) + tag("dd", *drawn))
-    return figure("One image as the network sees it", tag("dl", *rows, class_="views"), name="views-sheet", wide=True)
+    return figure("One image as the network sees it", _sheet(kinds), name="views-sheet", wide=True)
+
+
+def _generated(record: RunRecord) -> str:
+    """What a method that makes images of its own made after the last task, a row per class."""
+    last = record.finished - 1
+    snapshot = read_snapshot(record.folder, last) if last >= 0 else None
+    if snapshot is None or not snapshot.samples:
+        return ""
+    made = {snapshot.class_names[c]: images[: views.EACH] for c, images in snapshot.samples.items()}
+    rows = {name: list(map(views.data_uri, images)) for name, images in made.items()}
+    title, note = f"Made after task {last + 1}", "Images that the method replays instead of stored ones."
+    return figure(title, _sheet(rows), note, name="generated-sheet", wide=True)
+
+
+def _sheet(rows: dict[str, list[str]]) -> str:
+    """Named rows of images, which are data: URIs."""
+    drawn = []
+    for name, images in rows.items():
+        tags = [tag("img", src=uri, alt=f"{name} {i + 1}").removesuffix("</img>") for i, uri in enumerate(images)]
+        drawn.append(tag("dt", text(name)) + tag("dd", *tags))
+    return tag("dl", *drawn, class_="views")
 
 
 def _command(record: RunRecord) -> str:

@@ -13,7 +13,7 @@ from nncsl import files
 from nncsl.config import recorded
 from nncsl.errors import UserError
 
-_EACH, _LARGEST = 8, 128
+EACH, _LARGEST = 8, 128
 Opened = tuple[Any, Any]  # the source and its tasks, where the caller holds them already
 
 
@@ -30,14 +30,14 @@ def tiles(folder: Path, settings: dict[str, Any], opened: Opened | None) -> dict
     config = recorded(settings)
     source, tasks = opened or open_data(config)
     rows = views_of_one_image(config, source, tasks)
-    drawn = {kind: [_data_uri(pixels) for pixels in images[:_EACH]] for kind, images in rows.items()}
+    drawn = {kind: [data_uri(pixels) for pixels in images[:EACH]] for kind, images in rows.items()}
     with suppress(UserError, OSError):  # in somebody else's folder they are drawn anew the next time
         files.write_text(path, json.dumps(drawn))
     return drawn
 
 
-def _data_uri(pixels: np.ndarray) -> str:
-    """pixels uint8 [H, W, C]."""
+def data_uri(pixels: np.ndarray) -> str:
+    """Return an image, uint8 [H, W, C], as a small PNG file inside the page."""
     from PIL import Image
 
     image = Image.fromarray(pixels.squeeze())

@@ -1,10 +1,12 @@
 import subprocess
 import sys
 
+import numpy as np
 import torch
 from torch import nn
 
 from nncsl import accounting
+from nncsl.data.images import ArrayImages, PackedImages
 
 
 def test_saved_activations_of_a_network_worked_by_hand():
@@ -23,6 +25,17 @@ def test_what_a_backward_pass_lets_go_is_not_counted_any_more():
         for _ in range(10):
             network(torch.randn(8, 10)).sum().backward()
     assert counted.peak == 4 * 8 * 10
+
+
+def test_image_bytes_are_those_of_the_images_without_padding():
+    """Also of more images than are read at once."""
+    same = ArrayImages(np.zeros((200, 8, 6, 3), np.uint8))
+    assert accounting.image_bytes(same, np.arange(150)) == 150 * 8 * 6 * 3
+    sizes = np.array([[2, 3], [4, 1], [5, 5]])
+    starts = np.concatenate([[0], np.cumsum(sizes.prod(axis=1) * 3)])
+    packed = PackedImages(np.zeros(starts[-1], np.uint8), starts[:-1], sizes)
+    assert accounting.image_bytes(packed, np.array([0, 2])) == 3 * (6 + 25)
+    assert accounting.image_bytes(packed, np.zeros(0, np.int64)) == 0
 
 
 def test_optimizer_bytes():
