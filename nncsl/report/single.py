@@ -240,7 +240,7 @@ def _views(record: RunRecord, opened: views.Opened | None) -> str:
         kinds = views.tiles(record.folder, record.config, opened)
     except UserError as error:
         return figure("Views", tag("p", text(f"Not drawn, the data is not at hand: {error}")), name="views-sheet")
-    return figure("One image as the network sees it", _sheet(kinds), name="views-sheet", wide=True)
+    return figure("One image as the network sees it", views.sheet(kinds), name="views-sheet", wide=True)
 
 
 def _generated(record: RunRecord) -> str:
@@ -252,16 +252,7 @@ def _generated(record: RunRecord) -> str:
     made = {snapshot.class_names[c]: images[: views.EACH] for c, images in snapshot.samples.items()}
     rows = {name: list(map(views.data_uri, images)) for name, images in made.items()}
     title, note = f"Made after task {last + 1}", "Images that the method replays instead of stored ones."
-    return figure(title, _sheet(rows), note, name="generated-sheet", wide=True)
-
-
-def _sheet(rows: dict[str, list[str]]) -> str:
-    """Named rows of images, which are data: URIs."""
-    drawn = []
-    for name, images in rows.items():
-        tags = [tag("img", src=uri, alt=f"{name} {i + 1}").removesuffix("</img>") for i, uri in enumerate(images)]
-        drawn.append(tag("dt", text(name)) + tag("dd", *tags))
-    return tag("dl", *drawn, class_="views")
+    return figure(title, views.sheet(rows), note, name="generated-sheet", wide=True)
 
 
 def _command(record: RunRecord) -> str:

@@ -1,4 +1,4 @@
-"""One training image and the views of it that the network learns from, as small PNG files inside the page."""
+"""Images inside the page, as small PNG files: the views that the network learns from, and what a method has made."""
 
 import base64
 import io
@@ -12,6 +12,7 @@ import numpy as np
 from nncsl import files
 from nncsl.config import recorded
 from nncsl.errors import UserError
+from nncsl.report.html import tag, text
 
 EACH, _LARGEST = 8, 128
 Opened = tuple[Any, Any]  # the source and its tasks, where the caller holds them already
@@ -45,3 +46,12 @@ def data_uri(pixels: np.ndarray) -> str:
     png = io.BytesIO()
     image.save(png, "png", optimize=True)
     return "data:image/png;base64," + base64.b64encode(png.getvalue()).decode()
+
+
+def sheet(rows: dict[str, list[str]]) -> str:
+    """Return named rows of images, which are data: URIs."""
+    drawn = []
+    for name, images in rows.items():
+        tags = [tag("img", src=uri, alt=f"{name} {i + 1}").removesuffix("</img>") for i, uri in enumerate(images)]
+        drawn.append(tag("dt", text(name)) + tag("dd", *tags))
+    return tag("dl", *drawn, class_="views")

@@ -363,11 +363,11 @@ def test_classes_take_turns_however_few_images_they_have(scene):
     few = replace(task, labeled=task.labeled[:1], labels=task.labels[:1])
     draws = Draws(few, scene.state.memory, scene.config)
     known = dict(zip([*few.labeled, *draws.memory.ids], [*few.labels, *draws.memory.labels], strict=True))
-    ids = draws.in_turn(scene.now(0, 0), 12, "labeled")
+    ids = draws.balanced(scene.now(0, 0), 12, "labeled")
     assert len(set(known.values())) == 3
     for part in np.split(ids, 4):
         assert len({known[i] for i in part}) == 3  # each class once, in each part
-    assert not np.array_equal(ids, draws.in_turn(scene.now(0, 1), 12, "labeled"))
+    assert not np.array_equal(ids, draws.balanced(scene.now(0, 1), 12, "labeled"))
     batch = scene.method.draw(scene.setup.draws, scene.now(0, 0))
     for group in batch.values():
         views = list(zip(group.keys.ids.tolist(), group.keys.slots.tolist(), strict=True))
@@ -426,7 +426,7 @@ def test_what_can_not_be_is_refused(small, settings, message):
 
 def test_the_planner_counts_on_every_labeled_image(small):
     method = methods.build(small(*QUICK, "memory=8", "tasks=5"), 10)
-    _, memory = imagined.task_and_memory(method, Sizes(10, 260, 8, 0), first=False)
+    _, memory = imagined.task_and_memory(method, Sizes(10, 260, 8, 0), -1)
     assert len(memory.ids) == 32
 
 
