@@ -1,8 +1,8 @@
 """What every method costs beside NNCSL: the time of a step and of a task, and the memory they take.
 
-``python -m nncsl.benchmarks.methods [--preset digits] [--data-dir DIR]`` takes the last task of the preset, where
-memory and old classes are largest, and lets all methods make steps in turns, phase by phase, in one process: times are
-ratios to NNCSL's in the same round, memory is counted. Writes benchmarks/results/methods.csv.
+``python -m nncsl.benchmarks.methods [--preset digits] [--data-dir DIR]`` takes the last task but one of the preset (some
+methods do less in the last), and lets all methods make steps in turns, phase by phase, in one process: times are ratios
+to NNCSL's in the same round, memory is counted. Writes benchmarks/results/methods.csv.
 """
 
 import argparse
@@ -11,7 +11,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
@@ -24,7 +23,6 @@ from nncsl.data.catalog import open_data
 from nncsl.data.tasks import Stream
 from nncsl.files import write_table
 from nncsl.record.state import RunState
-from nncsl.replay import Memory
 from nncsl.runs import find_device
 from nncsl.teachers import Surroundings
 from nncsl.terminal import Interruption, Reporter
@@ -62,39 +60,44 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class Lesson:
-    """A method at the beginning of one phase of its last task: everything that the loop would have made for it."""
+    """A method in one phase of its last task but one, which it has reached as the loop would, but without a step."""
 
     def __init__(self, run: engine.Run, number: int) -> None:
         self.run, self.number = run, number
-        last = 0 if methods.find(run.config.method).one_task else len(run.tasks) - 1
         self.method = methods.build(run.config, run.source.num_classes).to(run.device)
-        known = run.tasks[: last + self.method.remembers_first] if self.method.uses_memory else ()
-        ids = np.concatenate([np.zeros(0, np.int64), *(task.labeled for task in known)])[: run.config.memory]
-        self.state = RunState(task=last, memory=Memory(ids, run.source.train_labels[ids]))
-        stream = Stream(run.source, run.tasks)
-        self.setup = engine.set_up(run, stream, self.state.memory, last)
-        task = self.setup.task
-        if last and self.method.uses_memory:  # what it would have concluded of the task before
-            before = engine.set_up(run, Stream(run.source, run.tasks), Memory(ids, self.state.memory.labels), last - 1)
-            with networks.evaluating(self.method):
-                self.method.end(before.task, self.state.memory, self.setup.render)
-        phases = self.method.phases(task)
-        self.phase, self.phases = phases[number], len(phases)
-        for earlier in range(number + 1):
-            self.optimizers = methods.begin(self.method, earlier, phases[earlier], task)
+        self.state, stream = RunState(), Stream(run.source, run.tasks)
+        count = max(1, len(run.tasks) - 1)
+        for index in range(count):
+            self.setup = self._set_up(stream, index)
+            task = self.setup.task
+            phases = self.method.phases(task)
+            self.phase, self.phases = phases[number % len(phases)], len(phases)
+            last = index + 1 == count
+            for begun, phase in enumerate(phases[: number + 1] if last else phases):
+                self.optimizers = methods.begin(self.method, begun, phase, task)
+                with networks.evaluating(self.method):
+                    self.method.prepare(phase, task, self.state.memory, self.setup.render)
+            if not last:
+                if self.method.uses_memory and not self.method.remembers_first:
+                    engine.remember(run, self.method, self.state, stream, task)
+                with networks.evaluating(self.method):
+                    self.method.end(task, self.state.memory, self.setup.render)
         self.method.mode(self.phase, task)
         self.forward = passes.forward(self.method.network, passes.Passes())
         around = Surroundings(run.config, "", run.folder, run.device, run.reporter, Interruption())
         self.teacher = teachers.open_teacher(self.method, around)
-        asks = {
-            name: asked
-            for name, asked in self.method.asks(self.phase, task, self.state.memory).items()
-            if len(asked.ids)
-        }
+        asks = self.method.asks(self.phase, task, self.state.memory)
         self.teacher.begin(asks, self.phase, task, self.setup.render, self.state, None)
         self.views, self.done = 0, 0
         self.seconds: list[float] = []
-        self.state.peak(student=networks.nbytes(self.method), gradients=accounting.gradient_bytes(self.method))
+        self.state.peak(**accounting.module_bytes(self.method), gradients=accounting.gradient_bytes(self.method))
+
+    def _set_up(self, stream: Stream, index: int) -> engine.Setup:
+        setup = engine.set_up(self.run, stream, self.state.memory, index, self.method.keeps())
+        if self.method.remembers_first:
+            engine.remember(self.run, self.method, self.state, stream, setup.task)
+            return engine.set_up(self.run, stream, self.state.memory, index, self.method.keeps())
+        return setup
 
     def steps(self) -> None:
         """Make some steps and note the time of one; the first ones are counted instead, byte by byte."""
@@ -127,7 +130,7 @@ class Lesson:
 
 
 def phases_of(name: str, options: argparse.Namespace, folder: Path) -> list[Lesson]:
-    """Return a lesson for each phase of the method's last task."""
+    """Return a lesson for each phase of the task."""
     # One set of stored views: filling a bank is not what is measured here.
     sets = (
         f"method={name}",
@@ -174,7 +177,7 @@ def memory(taken: list[Lesson]) -> int:
 
 
 def show(rows: list[Row], preset: str) -> None:
-    table = Table(*rows[0], title=f"{preset}, last task; times and memory relative to {REFERENCE}")
+    table = Table(*rows[0], title=f"{preset}, last task but one; times and memory relative to {REFERENCE}")
     for each in rows:
         table.add_row(*each.values())
     Console().print(table)
