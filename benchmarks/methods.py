@@ -1,8 +1,8 @@
 """What every method costs beside NNCSL: the time of a step and of a task, and the memory they take.
 
-``python -m nncsl.benchmarks.methods [--preset digits] [--data-dir DIR]`` takes the last task but one of the preset (some
-methods do less in the last), and lets all methods make steps in turns, phase by phase, in one process: times are ratios
-to NNCSL's in the same round, memory is counted. Writes benchmarks/results/methods.csv.
+``python -m nncsl.benchmarks.methods [--preset digits] [--data-dir DIR]`` takes the last task but one of the preset, as
+some methods do less in the last, and lets all methods make steps in turns, phase by phase, in one process: times are
+ratios to NNCSL's in the same round, memory is counted. Writes benchmarks/results/methods.csv.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """The costs of methods beside each other: every phase takes part, and more work costs more."""
 
 import csv
+from pathlib import Path
 
 from nncsl.benchmarks import methods
 
@@ -16,3 +17,13 @@ def test_every_phase_is_measured_beside_the_reference(tmp_path):
     assert int(rows["lwf"]["steps of a task"]) == 2 * int(rows["finetune"]["steps of a task"])
     assert float(rows["finetune"]["memory"]) < 0.5  # 8 images instead of 208
     assert 0 < float(rows["finetune"]["time of a task"]) < float(rows["lwf"]["time of a task"])
+
+
+def test_the_page_of_methods_has_what_is_recorded():
+    with methods.RESULTS.open() as file:
+        rows = list(csv.DictReader(file))
+    page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
+    assert [row["method"] for row in rows][0] == methods.REFERENCE
+    for row in rows:
+        cells = (f"`{row['method']}`", *(row[name] for name in list(row)[1:8]))
+        assert f"| {' | '.join(cells)} |" in page
