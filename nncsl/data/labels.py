@@ -62,7 +62,9 @@ class LabelBudget:
         if self.file is not None:
             return _read_indices(self.file, labels, len(order), names)
         if self.by_task:
-            size = len(order) // len(self.by_task)
+            size, left = divmod(len(order), len(self.by_task))
+            if left:
+                raise ConfigError(f"labels: {len(self.by_task)} budgets for {len(order)} classes, which don't divide")
             starts = range(0, len(order), size)
             parts = zip(self.by_task, starts, strict=True)
             found = [part.choose(labels, order[start : start + size], seed, names) for part, start in parts]

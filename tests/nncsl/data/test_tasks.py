@@ -99,6 +99,8 @@ def test_every_task_may_have_its_own_budget(digits):
     assert len(tasks[1].labeled) < len(tasks[4].labeled) < len(tasks[4].unlabeled)
     at_once = split_tasks(digits, tasks=1, labels="100%,5%,4/class,1/class,20%", seed=0, class_order=order)
     assert np.array_equal(np.sort(np.concatenate([task.labeled for task in tasks])), at_once[0].labeled)
+    with pytest.raises(ConfigError, match="3 budgets for 10 classes"):
+        split_tasks(digits, tasks=1, labels="5%,5%,5%", seed=0)
 
 
 @pytest.mark.parametrize("text", ["5%,0%", "5%,", "5%,split.txt"])
