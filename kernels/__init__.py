@@ -16,6 +16,7 @@ from torch import Tensor
 from . import checks, choice, ops, reference
 from .choice import backends
 from .objective import Objective, SnnLoss
+from .problem import Problem
 
 __all__ = ["SnnLoss", "backends", "nnd_loss", "snn", "snn_loss"]
 
@@ -29,6 +30,7 @@ def snn(
     temperature: float = 0.1,
     smoothing: float = 0.0,
     mask: Tensor | None = None,
+    return_log: bool = False,
     backend: str = "auto",
 ) -> Tensor:
     """Return class probabilities [N, C] of the queries: softmax(cos(queries, supports) / temperature) @ labels.
@@ -38,14 +40,11 @@ def snn(
         can't be compiled: pass it there).
     smoothing: a, turns labels y into (1 - a) y + a / C. Without it a class without supports has probability 0.
     mask: [K] bool, True where the support is used; the others have no influence and get gradient 0.
+    return_log: return logarithms, right also where a probability is too small for fp32; -inf for probability 0.
     backend: "auto", or one of `backends()`.
     """
-    problem = checks.checked_problem(queries, supports, labels, mask, num_classes, temperature, smoothing)
-    chosen = choice.choose(backend, problem)
-    if chosen == "reference":
-        checks.check_values(problem)
-        return ops.without_autocast(reference.snn)(problem)
-    return ops.snn(problem, chosen)
+    problem = checks.checked_problem(queries, supports, labels, mask, num_classes, temperature, smoothing, return_log)
+    return _snn(problem, backend)
 
 
 def nnd_loss(
@@ -110,10 +109,20 @@ def snn_loss(
             f"queries must have a multiple of {2 + small_views} rows (2 large and {small_views} small views "
             f"of each image), got shape {list(queries.shape)}"
         )
-    probabilities = snn(
-        queries, supports, labels,
-        num_classes=num_classes, temperature=temperature, smoothing=smoothing, mask=mask, backend=backend,
-    )  # fmt: skip
-    objective = reference.objective if choice.requested(backend) == "reference" else Objective.apply
-    cross_entropy, minus_entropy = objective(probabilities, small_views, 1 / sharpening)
-    return SnnLoss(cross_entropy, minus_entropy, predictions=probabilities.detach().argmax(dim=1))
+    problem = checks.checked_problem(queries, supports, labels, mask, num_classes, temperature, smoothing)
+    plain = choice.requested(backend) == "reference"
+    if plain or (problem.cold and not problem.smoothing):  # probabilities may be too small for fp32
+        log_p = _snn(problem._replace(log=True), backend)
+        cross_entropy, minus_entropy = reference.objective(log_p, small_views, 1 / sharpening)
+        return SnnLoss(cross_entropy, minus_entropy, predictions=log_p.detach().argmax(dim=1))
+    p = _snn(problem, backend)
+    cross_entropy, minus_entropy, *_ = Objective.apply(p, small_views, 1 / sharpening, any(problem.needs_grad()))
+    return SnnLoss(cross_entropy, minus_entropy, predictions=p.detach().argmax(dim=1))
+
+
+def _snn(problem: Problem, backend: str) -> Tensor:
+    chosen = choice.choose(backend, problem)
+    if chosen == "reference":
+        checks.check_values(problem)
+        return ops.without_autocast(reference.snn)(problem)
+    return ops.snn(problem, chosen)

@@ -6,6 +6,7 @@ import os
 import torch
 
 from .blockwise import KEEP_LIMIT
+from .operators import transformed
 from .problem import Problem
 
 NAMES = ("triton", "blockwise", "reference")
@@ -36,12 +37,14 @@ def backends() -> tuple[str, ...]:
 
 def keeps(problem: Problem) -> bool:
     """Return whether the blockwise back end keeps its exponentials for the backward: only for small problems."""
-    small = problem.queries.shape[0] * problem.supports.shape[0] <= KEEP_LIMIT and not problem.cold
+    small = problem.queries.shape[0] * problem.supports.shape[0] <= KEEP_LIMIT and not problem.cold and not problem.log
     return small and any(problem.needs_grad())
 
 
 def triton_refuses(*problems: Problem) -> str | None:
     """Return why the Triton back end can't take these; None if it can."""
+    if problems[0].log:
+        return "return_log"
     if problems[0].labels.is_floating_point():
         return "labels of shape [K, C]"
     for x in (x for problem in problems for x in (problem.queries, problem.supports)):
@@ -71,8 +74,8 @@ def choose(backend: str, problem: Problem, *teacher: Problem) -> str:
         return wanted
     if wanted == "auto" and problem.device.type == "cpu":
         (n, dim), k = problem.queries.shape, problem.supports.shape[0]
-        small = n * (k + dim) < PLAIN_LIMIT and problem.num_classes < PLAIN_LIMIT
-        return "reference" if small and not problem.cold else "blockwise"
+        small = n * (k + dim) < PLAIN_LIMIT and problem.num_classes < PLAIN_LIMIT and not transformed()
+        return "reference" if small and not problem.cold and not problem.log else "blockwise"
     refusal = triton_refuses(problem, *teacher)
     if wanted == "triton":
         if refusal is not None:

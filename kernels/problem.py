@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .operators import transformed
+
 COLDEST_WITHOUT_MAXIMUM = 1 / 40  # exp(1 / temperature) and the products with it stay far inside fp32
 
 
@@ -18,6 +20,7 @@ class Problem(NamedTuple):
     num_classes: int
     temperature: float
     smoothing: float
+    log: bool = False  # whether logarithms of probabilities are wanted
 
     @property
     def device(self) -> torch.device:
@@ -34,6 +37,8 @@ class Problem(NamedTuple):
 
     def needs_grad(self) -> tuple[bool, bool]:
         """Return whether the queries and whether the supports are to be differentiated."""
+        if transformed():  # of torch.func: what an outer transform differentiates can't be seen from inside
+            return True, True
         enabled = torch.is_grad_enabled()
         return enabled and self.queries.requires_grad, enabled and self.supports.requires_grad
 
@@ -41,9 +46,9 @@ class Problem(NamedTuple):
 class Forward(NamedTuple):
     """What `snn_forward` of a streaming back end gives, and sees again in its `snn_backward`."""
 
-    probabilities: Tensor  # [N, C]
+    output: Tensor  # [N, C]: probabilities, or their logarithms
     state: Tensor  # whatever this back end needs
-    kept: Tensor  # the exponentials [K, N], or empty
+    kept: Tensor  # the exponentials [K, N], if they were to be kept
 
 
 def working_dtype(*problems: Problem) -> torch.dtype:

@@ -150,7 +150,7 @@ def _small(
     student: Problem, teacher: Problem, need_queries: bool, need_supports: bool, shape: tuple[int, int, int]
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     vectors = [x.contiguous() for x in (student.queries, student.supports, teacher.queries, teacher.supports)]
-    _, _, labels, mask, num_classes, temperature, smoothing = student
+    _, _, labels, mask, num_classes, temperature, smoothing, _ = student
     (n, dim), k, teacher_dim = student.queries.shape, student.supports.shape[0], teacher.queries.shape[1]
     half, teacher_half = is_half(student), is_half(teacher)
     rows, block, warps = shape

@@ -234,7 +234,7 @@ def snn_forward(problem: Problem, keep: bool) -> Forward:
 
 
 def snn_backward(
-    problem: Problem, forward: Forward, grad: Tensor, need_queries: bool, need_supports: bool
+    problem: Problem, forward: Forward, keep_: bool, grad: Tensor, need_queries: bool, need_supports: bool
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return gradients [N, D] and [K, D], fp32. `grad` [N, C] is brought to size 1 first, for fp16 products."""
     segments, log_mass = Segments(problem), forward.state
