@@ -73,7 +73,7 @@ def nnd_loss(
     if chosen == "reference":
         checks.check_values(student)
         return ops.without_autocast(reference.nnd_loss)(student, teacher)
-    return ops.nnd(student, teacher, chosen)
+    return ops.nnd(student, teacher, chosen, mean=True)
 
 
 def snn_loss(
@@ -110,6 +110,8 @@ def snn_loss(
             f"of each image), got shape {list(queries.shape)}"
         )
     problem = checks.checked_problem(queries, supports, labels, mask, num_classes, temperature, smoothing)
+    if choice.choose(backend, problem) == "triton":
+        return SnnLoss(*ops.snn_loss(problem, 2 + small_views, 1 / sharpening, "triton"))
     plain = choice.requested(backend) == "reference"
     if plain or (problem.cold and not problem.smoothing):  # probabilities may be too small for fp32
         log_p = _snn(problem._replace(log=True), backend)

@@ -132,4 +132,4 @@ def checked_problem(
     if labels.dim() == 2:
         return Problem(queries, supports, labels.detach(), mask, labels.shape[1], temperature, smoothing, log)
     classes = int(labels.max()) + 1 if num_classes is None else num_classes
-    return Problem(queries, supports, labels.long(), mask, classes, temperature, smoothing, log)
+    return Problem(queries, supports, labels, mask, classes, temperature, smoothing, log)

@@ -34,7 +34,7 @@ def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
 @functools.cache
 def _engine(backend: str, function: str) -> Callable[..., Any]:
     """Return a function of a back end; triton is imported only if it is used."""
-    module = backend if backend == "blockwise" else "triton_nnd" if function.startswith("nnd") else "triton_snn"
+    module = {"triton": "fused"}.get(backend, backend)
     return getattr(importlib.import_module(f".{module}", __package__), function)
 
 
@@ -51,12 +51,11 @@ def _snn(*inputs: Any) -> Forward:
 
 
 def _fake_snn(*inputs: Any) -> Forward:
-    *fields, backend, keep = inputs
+    *fields, _, keep = inputs
     problem = Problem(*fields)
     empty = functools.partial(problem.queries.new_empty, dtype=working_dtype(problem))
     n, k = problem.queries.shape[0], problem.supports.shape[0]
-    state = (3 * n + k,) if backend == "blockwise" else (problem.num_classes, n)
-    return Forward(empty((n, problem.num_classes)), empty(state), empty((k, n) if keep else (0, 0)))
+    return Forward(empty((n, problem.num_classes)), empty((3 * n + k,)), empty((k, n) if keep else (0, 0)))
 
 
 @without_autocast
@@ -74,31 +73,66 @@ def _student_and_teacher(*fields: Any) -> tuple[Problem, Problem]:
 
 @without_autocast
 def _nnd(*inputs: Any) -> Outputs:
-    *fields, backend, need_queries, need_supports = inputs
+    *fields, backend, mean, need_queries, need_supports = inputs
     student, teacher = _student_and_teacher(*fields)
     check_values(student)
+    if backend == "triton":
+        return _engine(backend, "nnd_forward")(student, teacher, mean)
     loss, dq, ds = _engine(backend, "nnd")(student, teacher, need_queries, need_supports)
-    return loss, _or_empty(dq, loss), _or_empty(ds, loss)
+    return loss, _or_empty(dq, loss), _or_empty(ds, loss), loss.new_empty(0)
 
 
 def _fake_nnd(*inputs: Any) -> Outputs:
-    *fields, _, need_queries, need_supports = inputs
+    *fields, backend, mean, need_queries, need_supports = inputs
     student, teacher = _student_and_teacher(*fields)
     empty = functools.partial(student.queries.new_empty, dtype=working_dtype(student, teacher))
+    n, k, c = student.queries.shape[0], student.supports.shape[0], student.num_classes
+    if backend == "triton":
+        return empty(() if mean else (n,)), empty((n, c)), empty((n, c)), empty((3 * n + k,))
     return (
         empty(()),
         empty(student.queries.shape if need_queries else (0,)),
         empty(student.supports.shape if need_supports else (0,)),
+        empty((0,)),
     )
 
 
-def _nnd_gradient(grad: Tensor, loss: Tensor, dq: Tensor, ds: Tensor, *inputs: Any) -> Outputs:
-    """The gradient was found with the value: it is only scaled here."""
-    queries, supports, need_queries, need_supports = inputs[0], inputs[1], inputs[-2], inputs[-1]
-    return (
-        _or_empty(dq * grad if need_queries else None, queries),
-        _or_empty(ds * grad if need_supports else None, supports),
-    )
+@without_autocast
+def _nnd_gradient(grad: Tensor, loss: Tensor, one: Tensor, two: Tensor, three: Tensor, *inputs: Any) -> Outputs:
+    *fields, backend, _, _, _, need_queries, need_supports = inputs
+    queries, supports = fields[:2]
+    if backend == "triton":
+        problem = _student_and_teacher(*fields)[0]
+        dq, ds = _engine(backend, "nnd_backward")(problem, (one, two, three), grad, need_queries, need_supports)
+    else:  # the gradient was found with the value: it is only scaled here
+        dq, ds = one * grad if need_queries else None, two * grad if need_supports else None
+    return _or_empty(dq, queries), _or_empty(ds, supports)
+
+
+@without_autocast
+def _loss(*inputs: Any) -> Outputs:
+    *fields, backend, views, power, need = inputs
+    problem = Problem(*fields)
+    check_values(problem)
+    return _engine(backend, "loss_forward")(problem, views, power, need)
+
+
+def _fake_loss(*inputs: Any) -> Outputs:
+    *fields, _, _, _, need = inputs
+    problem = Problem(*fields)
+    empty = functools.partial(problem.queries.new_empty, dtype=torch.float32)
+    n, k, c = problem.queries.shape[0], problem.supports.shape[0], problem.num_classes
+    pulls = empty((2, n, c) if need else (0,))
+    predictions = problem.queries.new_empty((n,), dtype=torch.int64)
+    return empty(()), empty(()), predictions, empty((n, c)), pulls, empty((3 * n + k,))
+
+
+@without_autocast
+def _loss_gradient(*inputs: Any) -> Outputs:
+    grads, saved, (*fields, backend, _, _, _, need_queries, need_supports) = inputs[:2], inputs[5:8], inputs[8:]
+    problem = Problem(*fields)
+    dq, ds = _engine(backend, "loss_backward")(problem, saved, grads, need_queries, need_supports)
+    return _or_empty(dq, problem.queries), _or_empty(ds, problem.supports)
 
 
 _SETTINGS = "Tensor labels, Tensor? mask, int num_classes, float temperature, float smoothing, bool log, str backend"
@@ -109,10 +143,16 @@ _SNN = Pair(
 _NND = Pair(
     "nnd", _nnd, _nnd_gradient, _fake_nnd,
     "Tensor queries, Tensor supports, Tensor teacher_queries, Tensor teacher_supports, "
-    f"{_SETTINGS}, bool with_queries, bool with_supports",
-    "Tensor loss, Tensor dq, Tensor ds",
+    f"{_SETTINGS}, bool mean, bool with_queries, bool with_supports",
+    "Tensor loss, Tensor one, Tensor two, Tensor three",
 )  # fmt: skip
-_run_snn, _run_nnd = differentiable(_SNN), differentiable(_NND)
+_LOSS = Pair(
+    "snn_loss", _loss, _loss_gradient, _fake_loss,
+    f"Tensor queries, Tensor supports, {_SETTINGS}, int views, float power, bool with_gradient",
+    "Tensor cross_entropy, Tensor minus_entropy, Tensor predictions, Tensor mixed, Tensor pulls, Tensor state",
+    results=2,
+)  # fmt: skip
+_run_snn, _run_nnd, _run_loss = differentiable(_SNN), differentiable(_NND), differentiable(_LOSS)
 
 
 def snn(problem: Problem, backend: str) -> Tensor:
@@ -120,8 +160,13 @@ def snn(problem: Problem, backend: str) -> Tensor:
     return _run_snn(*problem, backend, backend == "blockwise" and keeps(problem))[0]
 
 
-def nnd(student: Problem, teacher: Problem, backend: str) -> Tensor:
-    """Return the distillation loss, a scalar."""
+def nnd(student: Problem, teacher: Problem, backend: str, mean: bool) -> Tensor:
+    """Return the distillation loss, a scalar, or [N] if not mean (of the "triton" back end only)."""
     queries, supports, *options = student
     vectors = queries, supports, teacher.queries, teacher.supports
-    return _run_nnd(*vectors, *options, backend, *student.needs_grad())[0]
+    return _run_nnd(*vectors, *options, backend, mean, *student.needs_grad())[0]
+
+
+def snn_loss(problem: Problem, views: int, power: float, backend: str) -> Outputs:
+    """Return cross-entropy, minus entropy, and predictions [N] (of the "triton" back end only)."""
+    return _run_loss(*problem, backend, views, power, any(problem.needs_grad()))[:3]

@@ -15,7 +15,7 @@ class Problem(NamedTuple):
 
     queries: Tensor  # [N, D]
     supports: Tensor  # [K, D]
-    labels: Tensor  # [K] int64 in [0, C), or [K, C] floating class weights
+    labels: Tensor  # [K] integers in [0, C), or [K, C] floating class weights
     mask: Tensor | None  # [K] bool, True where the support is used
     num_classes: int
     temperature: float
@@ -30,6 +30,11 @@ class Problem(NamedTuple):
     def cold(self) -> bool:
         """Whether a maximum has to be subtracted from the logits before the exponential."""
         return self.temperature < COLDEST_WITHOUT_MAXIMUM
+
+    @property
+    def half(self) -> bool:
+        """Whether vectors can be multiplied in their own half-precision type: fp16, or bf16, but not both."""
+        return self.queries.dtype == self.supports.dtype and self.queries.dtype in (torch.float16, torch.bfloat16)
 
     def to(self, dtype: torch.dtype) -> "Problem":
         """Return the same with vectors of another type."""
@@ -47,7 +52,7 @@ class Forward(NamedTuple):
     """What `snn_forward` of a streaming back end gives, and sees again in its `snn_backward`."""
 
     output: Tensor  # [N, C]: probabilities, or their logarithms
-    state: Tensor  # whatever this back end needs
+    state: Tensor  # [3N + K]: each query's total, in units of 2^top; top; inverse lengths of queries and supports
     kept: Tensor  # the exponentials [K, N], if they were to be kept
 
 

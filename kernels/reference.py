@@ -20,7 +20,7 @@ def snn(problem: Problem) -> Tensor:
     dtype = working_dtype(problem)
     if mask is not None:
         supports, labels = supports[mask], labels[mask]
-    weights = (labels if labels.is_floating_point() else F.one_hot(labels, num_classes)).to(dtype)
+    weights = (labels if labels.is_floating_point() else F.one_hot(labels.long(), num_classes)).to(dtype)
     if smoothing:
         weights = weights * (1 - smoothing) + smoothing / num_classes
     units = F.normalize(queries.to(dtype), dim=1, eps=EPS), F.normalize(supports.to(dtype), dim=1, eps=EPS)

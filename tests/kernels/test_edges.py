@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from nncsl import kernels
-from tests.kernels.cases import Problem, problem, run_snn
+from tests.kernels.cases import Problem, problem, run_nnd, run_snn
 
-BACKENDS = ["reference", "blockwise"]
+BACKENDS = ["reference", "blockwise", "triton"]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -120,12 +120,62 @@ def test_torch_func_at_every_size(size: tuple[int, int]) -> None:
     torch.testing.assert_close(grads[1], torch.func.grad(total)(batch[1], p.supports))
 
 
-def relative_error(found: Tensor, exact: Tensor) -> float:
-    return ((found.double() - exact.double()).abs().max() / exact.double().abs().max()).item()
+HALF_OR_NOT = [torch.float16, torch.float32]
 
 
 def assert_gradients_follow(p: Problem, run: Any, backend: str, allowed: float) -> None:
     """Gradients relative to their own size, against the fp64 reference on the same rounded inputs."""
     exact, found = run(p.to(torch.float64), "reference"), run(p, backend)
     for name in ("queries.grad", "supports.grad"):
-        assert relative_error(found[name], exact[name]) <= allowed, name
+        error = (found[name].double() - exact[name].double()).abs().max() / exact[name].double().abs().max()
+        assert error <= allowed, f"{name}: {error:.1e}"
+
+
+@pytest.mark.parametrize("dtype", HALF_OR_NOT)
+@pytest.mark.parametrize("k", [30, 700])
+def test_a_cross_entropy_over_tiny_probabilities(
+    backend: str, k: int, dtype: torch.dtype, triton_device: torch.device
+) -> None:
+    """The gradient that arrives is -target / o, 1e8 for some entries and 1 for others."""
+    p = problem(n=20, k=k, dim=16, dtype=dtype, device=triton_device, temperature=0.05 if k < 100 else 0.02)
+    exact = p.to(torch.float64)
+    o = kernels.snn(exact.queries, exact.supports, p.labels, backend="reference", **p.options)
+    assert o[o > 0].min() < 1e-7
+    target = torch.nn.functional.one_hot(o.argmin(1), 7) * 0.5 + torch.nn.functional.one_hot(o.argmax(1), 7) * 0.5
+    p = Problem(p.queries, p.supports, *p.queries.new_empty(2, 0, 16), p.labels, -(target / o).float() / 20, p.options)
+    assert_gradients_follow(p, run_snn, backend, 2e-3 if dtype == torch.float16 else 1e-4)
+
+
+@pytest.mark.parametrize("dtype", HALF_OR_NOT)
+@pytest.mark.parametrize(("k", "smoothing"), [(30, 0.0), (100, 0.1), (700, 0.0)])
+def test_a_teacher_close_to_the_student(
+    backend: str, k: int, smoothing: float, dtype: torch.dtype, triton_device: torch.device
+) -> None:
+    p = problem(n=20, k=k, dim=16, dtype=dtype, device=triton_device, smoothing=smoothing)
+    rng = torch.Generator().manual_seed(3)
+    near = [x + (0.01 * torch.randn(x.shape, generator=rng)).to(x) for x in (p.queries, p.supports)]
+    p = Problem(p.queries, p.supports, *near, p.labels, p.upstream, p.options)
+    assert_gradients_follow(p, run_nnd, backend, 3e-3 if dtype == torch.float16 else 2e-4)
+
+
+@pytest.mark.parametrize("run", [run_snn, run_nnd])
+@pytest.mark.parametrize("k", [30, 700])
+def test_a_bad_row_spoils_only_itself(backend: str, k: int, run: Any, triton_device: torch.device) -> None:
+    if backend == "reference":
+        pytest.skip("a product with NaN * 0 in it")
+    p = problem(n=9, k=k, dim=16, device=triton_device, masked=True)
+    p.supports[~p.options["mask"]] = float("nan")
+    assert all(value.isfinite().all() for value in run(p, backend).values())
+    p.queries[2, 1] = float("nan")
+    bad = run(p, backend)["queries.grad"].isnan().any(1)
+    assert bad.nonzero().flatten().tolist() == [2]
+
+
+def test_a_label_that_is_no_class_shows_on_a_gpu(triton_device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a device to look at its labels."""
+    monkeypatch.setattr("nncsl.kernels.checks.values_are_at_hand", lambda _: False)
+    for k in (20, 700):
+        p = problem(n=5, k=k, dim=16, device=triton_device)
+        for wrong in (-1, 7):
+            p.labels[3] = wrong
+            assert all(value.isnan().all() for value in run_snn(p, "triton").values())
