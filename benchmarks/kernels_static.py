@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nncsl.files import write_table
+from nncsl.kernels.targets import widest
 
 TARGETS: dict[str, tuple[str, int | str, int]] = {
     "sm_80": ("cuda", 80, 32),
@@ -46,6 +47,8 @@ class Usage:
     shared: int
     tensor_core: int
     multiplies: bool  # whether the kernel has matrix products at all
+    redundancy: float  # how many warps compute the same part of the product of queries and supports
+    useful_rows: float  # of the supports in launched tiles, at K = 600
 
     def problems(self) -> list[str]:
         """Budgets that are exceeded."""
@@ -117,9 +120,9 @@ def specs(target: str, dtype: str, dim: int) -> Iterator[Spec]:
     sorted_types = [kind if kind != raw or i < 2 else floats for i, kind in enumerate(types)]
     constants = {**constants, "SORTED": True, "FINISH": False}
     yield Spec("gradient (many supports)", gradient.gradient_kernel, sorted_types, constants, **how)
-    types = [raw, "*u8", "*i64", floats, floats, raw, *["i32"] * 4, "fp32"]
+    types = [raw, "*u8", "*i64", floats, floats, raw, *["i32"] * 5, "fp32"]
     yield Spec("finish", gradient.finish_kernel, types, {**by_row, "SORTED": True})
-    types = [raw, "*i64", "*u8", floats, "i32", "i32"]
+    types = [raw, "*i64", "*u8", floats, *["i32"] * 3]
     yield Spec("inverse_lengths", large.inverse_lengths_kernel, types, {**by_row, "LABELED": True})
     by_class = {"BN": 32, "BC": CLASSES, "SMOOTH": True}
     types = [floats, floats, "*i64", floats, floats, *["i32"] * 3, "fp32", "fp32"]
@@ -127,7 +130,7 @@ def specs(target: str, dtype: str, dim: int) -> Iterator[Spec]:
     types = [*[floats] * 3, "i32", "i32", "fp32", "fp32"]
     yield Spec("distill", rows.distill_kernel, types, by_class)
     types = [*[floats] * 2, "*i64", *[floats] * 3, *["i32"] * 3, *["fp32"] * 3]
-    constants = {"SMOOTH": True, "NEED": True, "BI": 16, "BC": CLASSES}
+    constants = {"SMOOTH": True, "NEED": True, "BI": 8, "BC": CLASSES}
     yield Spec("objective", rows.objective_kernel, types, constants)
     types = [*[floats] * 7, *["i32"] * 4, *["fp32"] * 3]
     yield Spec("finish_objective", rows.finish_objective_kernel, types, {**by_class, "NEED": True})
@@ -152,8 +155,17 @@ def usage(spec: Spec, target: str, dtype: str, dim: int) -> Usage:
     registers, stack, spills, tensor_core = measure(compiled)
     shared = compiled.metadata.shared
     return Usage(
-        target, spec.name, dtype, dim, spec.warps, registers, stack, spills, shared, tensor_core, spec.multiplies
+        target, spec.name, dtype, dim, spec.warps, registers, stack, spills, shared, tensor_core, spec.multiplies,
+        *(_of_tile(spec, backend) if spec.multiplies else (1.0, 1.0)),
     )  # fmt: skip
+
+
+def _of_tile(spec: Spec, backend: str) -> tuple[float, float]:
+    """Redundancy of products, and useful rows at K = 600. A matrix instruction gives 16 x 8 numbers, on AMD 16 x 16."""
+    queries, supports = spec.constants["BN"], spec.constants["BK"]
+    instructions = (queries // 16) * (supports // (16 if backend == "hip" else 8))
+    useful = 600 / (-(-600 // supports) * supports)
+    return max(1.0, spec.warps / instructions), round(useful, 3)
 
 
 def _nvidia(compiled: Any) -> tuple[int, int, int, int]:
@@ -192,6 +204,8 @@ def table(targets: list[str], dtypes: list[str], dims: list[int]) -> Iterator[Us
     for target in targets:
         for dtype in dtypes:
             for dim in dims:
+                if dim > widest(dtype != "fp32", target):  # goes to the blockwise back end
+                    continue
                 for spec in specs(target, dtype, dim):
                     yield usage(spec, target, dtype, dim)
 

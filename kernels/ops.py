@@ -135,7 +135,10 @@ def _loss_gradient(*inputs: Any) -> Outputs:
     return _or_empty(dq, problem.queries), _or_empty(ds, problem.supports)
 
 
-_SETTINGS = "Tensor labels, Tensor? mask, int num_classes, float temperature, float smoothing, bool log, str backend"
+_SETTINGS = (
+    "Tensor labels, Tensor? mask, int num_classes, float temperature, float smoothing, bool log, bool in_order, "
+    "str backend"
+)
 _SNN = Pair(
     "snn", _snn, _snn_gradient, _fake_snn, f"Tensor queries, Tensor supports, {_SETTINGS}, bool keep",
     "Tensor output, Tensor state, Tensor kept",

@@ -21,6 +21,7 @@ class Problem(NamedTuple):
     temperature: float
     smoothing: float
     log: bool = False  # whether logarithms of probabilities are wanted
+    in_order: bool = False  # whether labels are known to ascend, and all supports are used
 
     @property
     def device(self) -> torch.device:

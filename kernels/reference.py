@@ -16,7 +16,7 @@ EPS = 1e-12
 
 def snn(problem: Problem) -> Tensor:
     """Return softmax(cos(queries, supports) / temperature) @ smoothed labels, or its logarithm: [N, C]."""
-    queries, supports, labels, mask, num_classes, temperature, smoothing, log = problem
+    queries, supports, labels, mask, num_classes, temperature, smoothing, log, _ = problem
     dtype = working_dtype(problem)
     if mask is not None:
         supports, labels = supports[mask], labels[mask]
@@ -39,7 +39,7 @@ def log_of_mean(logits: Tensor, weights: Tensor) -> Tensor:
 
 
 def nnd_loss(student: Problem, teacher: Problem) -> Tensor:
-    """Return the mean over N of -sum_c w'_c log w_c with w = snn(student) and w' = snn(teacher): a scalar.
+    """Return -sum_c w'_c log w_c of each query with w = snn(student) and w' = snn(teacher): [N].
 
     A class that the teacher gives no probability (it has no supports) adds nothing, whatever the student says.
     """
@@ -49,7 +49,7 @@ def nnd_loss(student: Problem, teacher: Problem) -> Tensor:
     predicted = snn(student.to(dtype))
     # The inner `where` keeps log(0) out of the graph: its gradient would be 0 * inf.
     log_predicted = torch.where(target == 0, 1.0, predicted).log()
-    return -(target * log_predicted).sum(dim=1).mean()
+    return -(target * log_predicted).sum(dim=1)
 
 
 SMALLEST_TARGET = 1e-4

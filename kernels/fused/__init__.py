@@ -100,7 +100,10 @@ def sort(problem: Problem) -> Order:
     """A label that is no class counts as the nearest one: its support's length is NaN, and so is the result."""
     labels, mask, classes = problem.labels, problem.mask, problem.num_classes
     key = labels.clamp(0, classes - 1)
-    key, order = torch.sort(key if mask is None else torch.where(mask, key, classes), stable=True)
+    if problem.in_order:
+        order = torch.arange(len(labels), device=labels.device)
+    else:
+        key, order = torch.sort(key if mask is None else torch.where(mask, key, classes), stable=True)
     first = torch.searchsorted(key, torch.arange(classes + 1, device=labels.device, dtype=key.dtype))
     return Order(order, key.to(torch.int32), first)
 
@@ -125,9 +128,9 @@ def probabilities(x: Given, kind: str, order: Order | None) -> tuple[Tensor, Ten
         )  # fmt: skip
         return out, state
     size = max(1, 2048 // x.plan.width)
-    for source, room, labeled in ((x.queries, state[2 * n : 3 * n], False), (x.supports, state[3 * n :], True)):
+    for source, offset, labeled in ((x.queries, 2 * n, False), (x.supports, 3 * n, True)):
         large.inverse_lengths_kernel[(triton.cdiv(len(source), size),)](
-            source, x.problem.labels, x.mask, room, len(source), c,
+            source, x.problem.labels, x.mask, state, offset, len(source), c,
             **x.vectors, BR=size, MASKED=x.flags["MASKED"], LABELED=labeled,
         )  # fmt: skip
     splits, split_size = splits_of(n, k, tile)
@@ -174,7 +177,7 @@ def gradients(
     finish = splits == 1 and chunk == k
     query_parts = dq if dq is None or finish else new(x, splits, n, dim)
     support_parts = None if ds is None else new(x, programs, chunk, dim)
-    places = (x.problem.labels,) * 2 if order is None else (order.order, order.first[-1:])
+    places = (x.problem.labels,) * 2 if order is None else (order.order, order.first)
     keep, uniform = x.smoothed
     for first_query in range(0, n, at_once):
         last_query = min(n, first_query + at_once)
@@ -192,21 +195,21 @@ def gradients(
                 num_warps=tile.warps, num_stages=tile.stages,
             )  # fmt: skip
             if ds is not None and support_parts is not None:
-                _finish(x, x.supports, order, state[3 * n :], support_parts, ds, first, last, programs, first_query > 0)
+                _finish(x, x.supports, order, state, 3 * n, support_parts, ds, first, last, programs, first_query > 0)
     if dq is not None and query_parts is not None and not finish:
         everyone = x._replace(problem=x.problem._replace(mask=None))
-        _finish(everyone, x.queries, None, state[2 * n : 3 * n], query_parts, dq, 0, n, splits, False)
+        _finish(everyone, x.queries, None, state, 2 * n, query_parts, dq, 0, n, splits, False)
     return dq, ds
 
 
 def _finish(
-    x: Given, source: Tensor, order: Order | None, inverses: Tensor, parts: Tensor, out: Tensor,
+    x: Given, source: Tensor, order: Order | None, state: Tensor, offset: int, parts: Tensor, out: Tensor,
     first: int, last: int, count: int, add: bool,
 ) -> None:  # fmt: skip
     """Add up parts [count, last - first, D] of gradients of unit vectors into `out`."""
     size = max(1, 2048 // x.plan.width)
     gradient.finish_kernel[(triton.cdiv(last - first, size),)](
-        source, x.mask, x.mask if order is None else order.order, inverses, parts, out,
+        source, x.mask, x.mask if order is None else order.order, state, parts, out, offset,
         first, last - first, count, int(add), 1 / x.problem.temperature,
         **x.vectors, BR=size, MASKED=x.flags["MASKED"], SORTED=order is not None,
     )  # fmt: skip
@@ -278,7 +281,7 @@ def loss_forward(problem: Problem, views: int, power: float, need: bool) -> tupl
     n, k, c = x.sizes
     images = n // views
     room = x.plan.forward.queries // (1 << (views - 1).bit_length())  # images whose views fill a tile
-    per_program = room if order is None and room else 16
+    per_program = room if order is None and room else 8
     programs = triton.cdiv(images, per_program)
     results = torch.empty((), device=problem.device), torch.empty((), device=problem.device)
     predictions = new(x, n, dtype=torch.int64)

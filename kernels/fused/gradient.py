@@ -88,7 +88,7 @@ def upstream_of(grads, up, up_two, where, valid, per_row, size, keep, uniform, S
     ]
 )  # fmt: skip
 def gradient_kernel(
-    queries, supports, labels, mask, order, used_count, state, stored, grads, up, up_two, dq, ds,
+    queries, supports, labels, mask, order, first_of_class, state, stored, grads, up, up_two, dq, ds,
     n_queries, n_classes, first_query, last_query, first_support, last_support, split_size, up_stride,
     scale, factor, up_factor, keep, uniform,
     D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr,
@@ -132,7 +132,7 @@ def gradient_kernel(
     start = first_support + tl.program_id(1) * split_size
     stop = tl.minimum(start + split_size, last_support)
     if SORTED:  # those that are not used come last
-        stop = tl.minimum(stop, tl.load(used_count).to(tl.int32))
+        stop = tl.minimum(stop, tl.load(first_of_class + n_classes).to(tl.int32))
     query_grad = tl.zeros((BN, DP), tl.float32)
     for k0 in range(start, stop, BK):
         position = k0 + tl.arange(0, BK)
@@ -178,14 +178,14 @@ def gradient_kernel(
             store_rows(dq, rows, valid, query_grad, D, DP)
 
 
-@triton.jit(do_not_specialize=["first", "rows", "n_parts", "add"])
+@triton.jit(do_not_specialize=["offset", "first", "rows", "n_parts", "add"])
 def finish_kernel(
-    source, mask, order, inverses, parts, out, first, rows, n_parts, add, factor,
+    source, mask, order, state, parts, out, offset, first, rows, n_parts, add, factor,
     D: tl.constexpr, DP: tl.constexpr, BR: tl.constexpr, MASKED: tl.constexpr, SORTED: tl.constexpr,
     EPS: tl.constexpr,
 ):  # fmt: skip
     """out = (add: out +) the gradient of rows of source, from `first` on, given parts [n_parts, rows, D] of those of
-    unit vectors. Rows that are not used get 0."""
+    unit vectors. Rows that are not used get 0. Their inverse lengths are at `offset` in the state."""
     i = tl.program_id(0) * BR + tl.arange(0, BR)
     inside = i < rows
     row = first + i
@@ -195,7 +195,7 @@ def finish_kernel(
     if MASKED:
         used = used & (tl.load(mask + row, mask=inside, other=0) != 0)
     x = load_rows(source, row, used, D, DP).to(tl.float32)
-    inverse = tl.load(inverses + row, mask=used, other=0.0)
+    inverse = tl.load(state + offset + row, mask=used, other=0.0)
     grad = tl.zeros((BR, DP), tl.float32)
     for p in range(0, n_parts):
         grad += load_rows(parts, rows.to(tl.int64) * p + i, used, D, DP)

@@ -23,13 +23,13 @@ from .tiles import (
 )
 
 
-@triton.jit(do_not_specialize=["rows", "n_classes"])
+@triton.jit(do_not_specialize=["offset", "rows", "n_classes"])
 def inverse_lengths_kernel(
-    source, labels, mask, out, rows, n_classes,
+    source, labels, mask, state, offset, rows, n_classes,
     D: tl.constexpr, DP: tl.constexpr, BR: tl.constexpr, MASKED: tl.constexpr, LABELED: tl.constexpr,
     EPS: tl.constexpr,
 ):  # fmt: skip
-    """out [rows] = inverse lengths of queries, or of LABELED supports."""
+    """state[offset + row] = inverse lengths of queries, or of LABELED supports."""
     i = tl.program_id(0) * BR + tl.arange(0, BR)
     used = i < rows
     if LABELED:
@@ -38,7 +38,7 @@ def inverse_lengths_kernel(
         inverse = inverse_of_supports(x, label, used, n_classes, EPS)
     else:
         inverse = inverse_length(load_rows(source, i, used, D, DP).to(tl.float32), EPS)
-    tl.store(out + i, inverse, mask=i < rows)
+    tl.store(state + offset + i, inverse, mask=i < rows)
 
 
 @triton.jit(do_not_specialize=["n_queries", "n_classes", "split_size"])

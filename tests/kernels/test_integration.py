@@ -112,7 +112,7 @@ def test_operators_are_registered_correctly(name: str) -> None:
     """torch's own checks of schema, fake implementation and autograd registration."""
     p = problem(n=9, k=12, masked=True)
     queries, supports = p.queries.requires_grad_(), p.supports.requires_grad_()
-    options = 7, 0.1, 0.1, False, "blockwise"
+    options = 7, 0.1, 0.1, False, False, "blockwise"
     if name == "snn":  # without a mask: rows of the kept exponentials that nobody reads are never written
         torch.library.opcheck(torch.ops.nncsl.snn.default, (queries, supports, p.labels, None, *options, True))
     else:
