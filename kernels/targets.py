@@ -34,9 +34,9 @@ class Plan(NamedTuple):
 # would spill, and is sent to the blockwise back end.
 TABLE: dict[tuple[str, bool], list[tuple[int, Tile, Tile]]] = {
     ("cuda", True): [
-        (64, Tile(16, 32, 8, 2), Tile(32, 32, 8, 2)),
+        (64, Tile(32, 32, 8, 1), Tile(32, 32, 8, 2)),
         (128, Tile(32, 32, 8, 2), Tile(32, 32, 8, 2)),
-        (256, Tile(32, 16, 8, 2), Tile(16, 32, 8, 1)),
+        (256, Tile(16, 32, 8, 2), Tile(16, 32, 8, 1)),
         (512, Tile(16, 32, 8, 1), Tile(16, 16, 8, 1)),
     ],
     ("cuda", False): [

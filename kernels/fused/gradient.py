@@ -105,7 +105,7 @@ def gradient_kernel(
     if SOURCE == "teacher":
         per_row = tl.load(up + n * up_stride, mask=valid, other=0.0) * up_factor
     total = tl.load(state + n, mask=valid, other=1.0)
-    log_total = tl.load(state + n_queries + n, mask=valid, other=0.0) + tl.log2(total)
+    top = tl.load(state + n_queries + n, mask=valid, other=0.0)
     q_inverse = tl.load(state + n_queries * 2 + n, mask=valid, other=0.0)
     raw = load_rows(queries, n, valid, D, DP)
     q, row_factor = raw, q_inverse * scale
@@ -145,7 +145,7 @@ def gradient_kernel(
         if not HALF:
             s = s.to(tl.float32)
         s_inverse = tl.load(state + n_queries * 3 + k, mask=used, other=0.0)
-        logits = logits_of(q, row_factor, s, s_inverse, used, PRECISION) - log_total[:, None]
+        logits = logits_of(q, row_factor, s, s_inverse, used, PRECISION) - top[:, None]
         real = valid[:, None] & (used & (label >= 0) & (label < n_classes))[None, :]
         where = n.to(tl.int64)[:, None] * n_classes + label[None, :]
         g = upstream_of(grads, up, up_two, where, real, per_row[:, None], size, keep, uniform, SOURCE)
@@ -157,7 +157,7 @@ def gradient_kernel(
             if LOG:
                 g = g / w
             grad = tl.exp2(logits) * keep * (g - mean[:, None])
-        grad = tl.where(valid[:, None] & used[None, :], grad, 0.0)
+        grad = tl.where(valid[:, None] & used[None, :], grad / total[:, None], 0.0)
         if NEED_Q:
             query_grad += product(grad * without_short(s_inverse, EPS)[None, :], s, HALF, PRECISION)
         if NEED_S:

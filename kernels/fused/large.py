@@ -140,14 +140,13 @@ def combine_kernel(
     top = finite(top)
     tl.store(state + n, total, mask=valid)
     tl.store(state + n_queries + n, top, mask=valid)
-    log_total = top + tl.log2(total)
     for c0 in range(0, n_classes, BC):
         c = c0 + tl.arange(0, BC)
         mass, its_top = class_mass(
             masses, tops, first_of_class, n, c, valid, n_queries, n_classes, split_size, BN, BC
         )  # fmt: skip
         value = mass * tl.exp2(its_top - top[None, :]) / total[None, :]
-        logs = finite(its_top) + tl.log2(tl.where(mass == 0.0, 1.0, mass)) - log_total[None, :]
+        logs = finite(its_top) - top[None, :] + tl.log2(tl.where(mass == 0.0, 1.0, mass) / total[None, :])
         value = tl.where((value < SMALLEST) & (mass != 0.0), logs, value)
         where = out + n.to(tl.int64)[None, :] * n_classes + c[:, None]
         inside = (c < n_classes)[:, None] & valid[None, :]

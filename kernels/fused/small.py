@@ -1,7 +1,7 @@
 """Few supports (up to 640): one launch from vectors to probabilities, or to the losses that are made of them.
 
 A program takes some queries against all supports, in the order in which they come. A first loop over the supports
-finds each query's log-total, a second one the probabilities of 64 classes at a time, as a product of the supports'
+finds each query's total, a second one the probabilities of 64 classes at a time, as a product of the supports'
 weights with the 0/1 tile "has this label": no sort, any number of classes.
 
 A class whose probability is too small for fp32 is found by summing again in a window 100 powers of two below, until
@@ -72,13 +72,14 @@ def probabilities(
         tl.store(state + n, total, mask=valid)
         tl.store(state + n_queries + n, finite(top), mask=valid)
         tl.store(state + n_queries * 2 + n, q_inverse, mask=valid)
-    log_total = finite(top) + tl.log2(total)
+    # Not top + log2(total) in one number: at cold temperatures that would be rounded to 1e-5.
+    top = finite(top)
     for c0 in range(0, n_classes, BC):
         c = c0 + tl.arange(0, BC)
         found = tl.zeros((BN, BC), tl.float32)
         for level in range(0, n_levels):
             mass = tl.zeros((BN, BC), tl.float32)
-            base = log_total - level * LEVEL
+            base = top - level * LEVEL
             for k0 in range(0, n_supports, BK):
                 k = k0 + tl.arange(0, BK)
                 s, inverse, label, used = load_supports(
@@ -89,6 +90,7 @@ def probabilities(
                 weights = tl.where(weights > 1.0, 0.0, tl.exp2(weights))
                 same = (label[:, None] == c[None, :]).to(tl.float32)
                 mass = tl.dot(weights, same, mass, input_precision=SUM_PRECISION)
+            mass = mass / total[:, None]
             smallest = tl.where(level + 1 == n_levels, 0.0, SMALLEST)
             wanted = (found == 0.0) & ((mass > smallest) | (mass != mass))
             found = tl.where(wanted, tl.where(level == 0, mass, tl.log2(mass) - level * LEVEL), found)
