@@ -131,7 +131,7 @@ def specs(target: str, dtype: str, dim: int) -> Iterator[Spec]:
     yield Spec("distill", rows.distill_kernel, types, by_class)
     types = [*[floats] * 2, "*i64", *[floats] * 3, *["i32"] * 3, *["fp32"] * 3]
     constants = {"SMOOTH": True, "NEED": True, "BI": 8, "BC": CLASSES}
-    yield Spec("objective", rows.objective_kernel, types, constants)
+    yield Spec("objective", rows.objective_kernel, types, constants, warps=8)
     types = [*[floats] * 7, *["i32"] * 4, *["fp32"] * 3]
     yield Spec("finish_objective", rows.finish_objective_kernel, types, {**by_class, "NEED": True})
 

@@ -299,7 +299,7 @@ def loss_forward(problem: Problem, views: int, power: float, need: bool) -> tupl
         mixed, state = probabilities(x, "mixed", order)
         rows.objective_kernel[(programs,)](
             mixed, sharpness, predictions, pulls, means, parts, images, views, c, *x.smoothed, power,
-            BI=per_program, **constants,
+            BI=per_program, **constants, num_warps=8,
         )  # fmt: skip
     rows.finish_objective_kernel[(triton.cdiv(n, 32) if need else 1,)](
         mixed, sharpness, pulls, means, parts, *results, images, views, c, programs, *x.smoothed, power,
