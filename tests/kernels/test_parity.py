@@ -43,7 +43,7 @@ BLOCKWISE_CASES: dict[str, dict[str, Any]] = {
 # Many supports are sorted by class, in splits and chunks.
 TRITON_LARGE_CASES: dict[str, dict[str, Any]] = {
     "large": {"n": 33, "k": 700, "classes": 11},
-    "large, many classes": {"n": 17, "k": 650, "classes": 300, "dim": 16, "masked": True},
+    "large, many classes": {"n": 9, "k": 650, "classes": 300, "dim": 16, "masked": True},
     "large, cold, smoothing, mask": {"n": 17, "k": 900, "temperature": 0.005, "smoothing": 0.1, "masked": True},
     "large, cold": {"n": 17, "k": 700, "temperature": 0.005},
     "large, one class": {"n": 17, "k": 700, "classes": 1},
