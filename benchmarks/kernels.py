@@ -3,12 +3,14 @@
 python -m nncsl.benchmarks.kernels                measure on whatever device is there, write a csv, its json and plots
 python -m nncsl.benchmarks.kernels --quick        the same at fewer sizes and repetitions
 python -m nncsl.benchmarks.kernels --static       compile every Triton kernel for GPUs that need not be there
+python -m nncsl.benchmarks.kernels --launches     count device operations and waits per call, without a device
 python -m nncsl.benchmarks.kernels --plot FILE    only draw a csv again
 """
 
 import argparse
 import datetime
 import json
+import os
 import platform
 import re
 import sys
@@ -35,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks.kernels", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer sizes and repetitions, without torch.compile")
     parser.add_argument("--static", action="store_true", help="compile the Triton kernels ahead of time instead")
+    parser.add_argument("--launches", action="store_true", help="count device operations and waits instead")
     parser.add_argument("--plot", type=Path, metavar="CSV", help="only draw this csv")
     parser.add_argument("--kernels", nargs="+", default=["snn", "nnd"], choices=["snn", "nnd"])
     parser.add_argument("--providers", nargs="+", default=["eager", "compile", "sdpa", "kernels"])
@@ -143,16 +146,30 @@ def _measure(args: argparse.Namespace, argv: list[str]) -> int:
 def _static(args: argparse.Namespace) -> int:
     targets = ["sm_80", "sm_90"] if args.quick else list(static.TARGETS)
     rows = []
-    print(f"{'target':8} {'kernel':28} type  dim warps regs stack spills shared tensor-core")
+    print(f"{'target':8} {'kernel':28} type  dim warps regs stack spills shared tensor-core redundant")
     for row in static.table(targets, ["fp16", "fp32"], [args.dim]):
         rows.append(row)
         numbers = f"{row.warps:5} {row.registers:4} {row.stack:5} {row.spills:6} {row.shared:6} {row.tensor_core:11}"
-        print(
-            f"{row.target:8} {row.kernel:28} {row.dtype} {row.dim:4} {numbers} {', '.join(row.problems())}", flush=True
-        )
+        text = f"{row.target:8} {row.kernel:28} {row.dtype} {row.dim:4} {numbers} {row.redundancy:9}"
+        print(text, ", ".join(row.problems()), flush=True)
     args.out.mkdir(parents=True, exist_ok=True)
     static.write(rows, args.out / "kernels-static.csv")
     return 1 if any(row.problems() for row in rows) else 0
+
+
+def _launches(args: argparse.Namespace) -> int:
+    os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton
+    from . import kernels_launches as launches
+
+    rows = []
+    print(f"{'shapes':22} {'call':18} provider   aten triton  all waits")
+    for row in launches.table():
+        rows.append(row)
+        counts = f"{row['aten']:4} {row['triton']:6} {row['operations']:4} {row['waits']:5}"
+        print(f"{row['shapes']:22} {row['call']:18} {row['provider']:10} {counts}", flush=True)
+    args.out.mkdir(parents=True, exist_ok=True)
+    launches.write(rows, args.out / "kernels-launches.csv")
+    return 0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -161,6 +178,8 @@ def main(argv: list[str] | None = None) -> int:
     if args.plot is not None:
         print("\n".join(f"wrote {figure}" for figure in plot(args.plot)))
         return 0
+    if args.launches:
+        return _launches(args)
     return _static(args) if args.static else _measure(args, argv)
 
 

@@ -12,18 +12,24 @@ from pathlib import Path
 from typing import Any
 
 from nncsl.files import write_table
+from nncsl.kernels.targets import widest
 
 TARGETS: dict[str, tuple[str, int | str, int]] = {
     "sm_80": ("cuda", 80, 32),
     "sm_90": ("cuda", 90, 32),
     "sm_100": ("cuda", 100, 32),
     "sm_120": ("cuda", 120, 32),
+    "gfx90a": ("hip", "gfx90a", 64),
     "gfx942": ("hip", "gfx942", 64),
+    "gfx950": ("hip", "gfx950", 64),
+    "gfx1100": ("hip", "gfx1100", 32),
+    "gfx1201": ("hip", "gfx1201", 32),
 }
-# Bytes of shared memory that one program may have (LDS on AMD).
-SHARED_LIMIT = {"sm_80": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10, "sm_120": 99 << 10, "gfx942": 64 << 10}
+# Bytes of shared memory that one program may have (LDS on AMD: 64 KiB, on gfx950 160).
+SHARED_LIMIT = {"sm_80": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10, "sm_120": 99 << 10, "gfx950": 160 << 10}
+AMD_SHARED_LIMIT = 64 << 10
 REGISTER_LIMIT = {"cuda": 255, "hip": 512}
-TENSOR_CORE = re.compile(r"\b(HMMA|HGMMA|IMMA|UTCHMMA|UTCQMMA|UTCMMA|v_s?mfma)", re.IGNORECASE)
+TENSOR_CORE = re.compile(r"\b(HMMA|HGMMA|IMMA|UTCHMMA|UTCQMMA|UTCMMA|v_s?mfma|v_wmma)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,8 @@ class Usage:
     shared: int
     tensor_core: int
     multiplies: bool  # whether the kernel has matrix products at all
+    redundancy: float  # how many warps compute the same part of the product of queries and supports
+    useful_rows: float  # of the supports in launched tiles, at K = 600
 
     def problems(self) -> list[str]:
         """Budgets that are exceeded."""
@@ -49,7 +57,7 @@ class Usage:
             found.append(f"{self.registers} registers")
         if self.stack or self.spills:
             found.append(f"{self.stack} bytes of stack, {self.spills} spills")
-        if self.shared > SHARED_LIMIT[self.target]:
+        if self.shared > SHARED_LIMIT.get(self.target, AMD_SHARED_LIMIT):
             found.append(f"{self.shared} bytes of shared memory")
         if self.multiplies and not self.tensor_core:
             found.append("no tensor-core instruction")
@@ -64,51 +72,68 @@ class Spec:
     function: Any
     types: list[str]  # of the arguments that are not constants
     constants: dict[str, Any]
-    warps: int
-    multiplies: bool
+    warps: int = 4
+    stages: int = 2
+    multiplies: bool = False
 
 
-def specs(dtype: str, dim: int, hip: bool, supports: int) -> Iterator[Spec]:
-    """Every kernel, with the tile sizes that the back end would choose for this type and dim."""
-    from nncsl.kernels import triton_nnd, triton_snn, triton_tiles
+def specs(target: str, dtype: str, dim: int) -> Iterator[Spec]:
+    """Every kernel, with the tile sizes that the back end would choose for this target, type and dim."""
+    from nncsl.kernels.fused import gradient, large, rows, small
     from nncsl.kernels.reference import EPS
+    from nncsl.kernels.targets import CLASSES, plan
 
-    half = dtype != "fp32"
-    shape = triton_snn.tile_shape(dim, half, hip)
-    unit, raw = "*fp16" if half else "*fp32", f"*{dtype}"
-    tile = shape.constants
-    rows = {"D": dim, "DP": shape.padded, "BR": max(1, 2048 // shape.padded), "EPS": EPS}
-    by_class = {"BN": 32, "BC": 32}
-    yield Spec("units", triton_tiles.units_kernel, [raw, "*i64", unit, "i32"], rows, 4, False)
-    for running in (False, True):
-        name = "tile_sums (running maximum)" if running else "tile_sums"
-        constants = {**tile, "GROUP": 16, "RUNNING": running}
-        types = [unit, unit, "*i32", "*fp32", "i32", "i32", "fp32"]
-        yield Spec(name, triton_tiles.tile_sums_kernel, types, constants, shape.warps, True)
-    types = ["*fp32", "*i32", "*fp32", "i32", "i32"]
-    yield Spec("class_sums", triton_tiles.class_sums_kernel, types, {"BN": 64, "BC": 16}, 4, False)
-    types = ["*fp32", "*fp32", "i32", "i32", "fp32", "fp32"]
-    yield Spec("probabilities", triton_snn.probabilities_kernel, types, by_class, 4, False)
-    types = ["*fp32", "*fp32", "*fp32", "*fp32", "i32", "i32", "fp32"]
-    yield Spec("weights", triton_snn.weights_kernel, types, by_class, 4, False)
-    types = [unit, unit, "*i32", "*fp32", "*fp32", "*fp32", "i32", "i32", "fp32"]
-    yield Spec("query_grad", triton_tiles.query_grad_kernel, types, {**tile, "GROUP": 16}, shape.warps, True)
-    types = [unit, unit, "*i32", "*fp32", "*fp32", "*fp32", "i32", "fp32"]
-    yield Spec("support_grad", triton_tiles.support_grad_kernel, types, tile, shape.warps, True)
-    types = [raw, "*i64", "*fp32", "*fp32", "*i64", "*fp32", "i32", "i32", "fp32"]
-    yield Spec("through_units", triton_tiles.through_units_kernel, types, rows, 4, False)
-    types = ["*fp32"] * 4 + ["i32", "i32", "fp32", "fp32"]
-    yield Spec("loss", triton_nnd.loss_kernel, types, {**by_class, "SMOOTH": True}, 4, False)
-    small = triton_nnd.small_shape(supports, dim, half, hip)
-    if small is not None:
-        block_queries, block_supports, warps = small
-        one_tile: dict[str, Any] = {
-            "D": dim, "DP": shape.padded, "TD": dim, "TDP": shape.padded, "BN": block_queries, "BK": block_supports,
-            "HALF": half, "TEACHER_HALF": half, "MASKED": True, "SMOOTH": True, "NEED_Q": True, "NEED_S": True,
-            "PRECISION": triton_snn.tile_shape(dim, False, hip).precision, "EPS": EPS,
-        }  # fmt: skip
-        types = [raw] * 4 + ["*i64", "*u8"] + ["*fp32"] * 3 + ["i32"] * 3 + ["fp32"] * 4
-        yield Spec(f"small_nnd (K={supports})", triton_nnd.small_nnd_kernel, types, one_tile, warps, True)
+    chosen = plan(dim, dtype != "fp32", target)
+    raw, floats = f"*{dtype}", "*fp32"
+    vectors = {"D": dim, "DP": chosen.width, "EPS": EPS}
+    by_row = {**vectors, "BR": max(1, 2048 // chosen.width), "MASKED": True}
+    tile = chosen.forward
+    forward = {
+        **vectors, "BN": tile.queries, "BK": tile.supports, "BC": CLASSES, "HALF": chosen.half, "MASKED": True,
+        "SMOOTH": True, "PRECISION": chosen.precision, "SUM_PRECISION": chosen.sum_precision,
+    }  # fmt: skip
+    how: dict[str, Any] = {"warps": tile.warps, "stages": tile.stages, "multiplies": True}
+    given = [raw, raw, "*i64", "*u8"]
+    types = [*given, floats, floats, *["i32"] * 4, *["fp32"] * 3]
+    yield Spec("small_snn", small.small_snn_kernel, types, {**forward, "KIND": "probability"}, **how)
+    types = [*[raw] * 4, "*i64", "*u8", *[floats] * 4, *["i32"] * 4, *["fp32"] * 3]
+    teacher = {"TD": dim, "TDP": chosen.width, "TEACHER_HALF": chosen.half, "TEACHER_PRECISION": chosen.precision}
+    yield Spec("small_nnd", small.small_nnd_kernel, types, {**forward, **teacher}, **how)
+    types = [*given, *[floats] * 3, "*i64", *[floats] * 3, *["i32"] * 5, *["fp32"] * 4]
+    objective = {**forward, "BI": tile.queries // 4, "NEED": True}
+    yield Spec("small_objective", small.small_objective_kernel, types, objective, **how)
+    types = [raw, raw, "*i64", "*i32", "*i64", *[floats] * 3, *["i32"] * 3, "fp32"]
+    parts = {name: forward[name] for name in ("D", "DP", "BN", "BK", "HALF", "PRECISION")}
+    yield Spec("class_parts", large.class_parts_kernel, types, parts, **how)
+    tile = chosen.gradient
+    how = {"warps": tile.warps, "stages": tile.stages, "multiplies": True}
+    types = [*given, "*i64", "*i64", *[floats] * 5, raw, floats, *["i32"] * 8, *["fp32"] * 5]
+    for source, stored in (("given", "probability"), ("teacher", "mixed"), ("terms", "mixed")):
+        for smooth in (False, True):
+            constants = {
+                **{name: value for name, value in forward.items() if name != "SUM_PRECISION"}, "BN": tile.queries,
+                "BK": tile.supports, "SMOOTH": smooth, "SORTED": False, "STORED": stored, "SOURCE": source,
+                "FINISH": True, "NEED_Q": True, "NEED_S": True,
+            }  # fmt: skip
+            name = f"gradient ({source}{', smoothed' if smooth else ''})"
+            yield Spec(name, gradient.gradient_kernel, types, constants, **how)
+    sorted_types = [kind if kind != raw or i < 2 else floats for i, kind in enumerate(types)]
+    constants = {**constants, "SORTED": True, "FINISH": False}
+    yield Spec("gradient (many supports)", gradient.gradient_kernel, sorted_types, constants, **how)
+    types = [raw, "*u8", "*i64", floats, floats, raw, *["i32"] * 5, "fp32"]
+    yield Spec("finish", gradient.finish_kernel, types, {**by_row, "SORTED": True})
+    types = [raw, "*i64", "*u8", floats, *["i32"] * 3]
+    yield Spec("inverse_lengths", large.inverse_lengths_kernel, types, {**by_row, "LABELED": True})
+    by_class = {"BN": 32, "BC": CLASSES, "SMOOTH": True}
+    types = [floats, floats, "*i64", floats, floats, *["i32"] * 3, "fp32", "fp32"]
+    yield Spec("combine", large.combine_kernel, types, {**by_class, "BC": 32, "KIND": "mixed"})
+    types = [*[floats] * 3, "i32", "i32", "fp32", "fp32"]
+    yield Spec("distill", rows.distill_kernel, types, by_class)
+    types = [*[floats] * 2, "*i64", *[floats] * 3, *["i32"] * 3, *["fp32"] * 3]
+    constants = {"SMOOTH": True, "NEED": True, "BI": 8, "BC": CLASSES}
+    yield Spec("objective", rows.objective_kernel, types, constants, warps=8)
+    types = [*[floats] * 7, *["i32"] * 4, *["fp32"] * 3]
+    yield Spec("finish_objective", rows.finish_objective_kernel, types, {**by_class, "NEED": True})
 
 
 def usage(spec: Spec, target: str, dtype: str, dim: int) -> Usage:
@@ -123,13 +148,24 @@ def usage(spec: Spec, target: str, dtype: str, dim: int) -> Usage:
     attrs = {(names.index(n),): [["tt.divisibility", 16]] for n in free if signature[n].startswith("*")}
     source = ASTSource(spec.function, {n: signature[n] for n in names}, spec.constants, attrs)
     backend = TARGETS[target][0]
-    compiled = triton.compile(source, target=GPUTarget(*TARGETS[target]), options={"num_warps": spec.warps})
+    compiled = triton.compile(
+        source, target=GPUTarget(*TARGETS[target]), options={"num_warps": spec.warps, "num_stages": spec.stages}
+    )
     measure = _amd if backend == "hip" else _nvidia
     registers, stack, spills, tensor_core = measure(compiled)
     shared = compiled.metadata.shared
     return Usage(
-        target, spec.name, dtype, dim, spec.warps, registers, stack, spills, shared, tensor_core, spec.multiplies
+        target, spec.name, dtype, dim, spec.warps, registers, stack, spills, shared, tensor_core, spec.multiplies,
+        *(_of_tile(spec, backend) if spec.multiplies else (1.0, 1.0)),
     )  # fmt: skip
+
+
+def _of_tile(spec: Spec, backend: str) -> tuple[float, float]:
+    """Redundancy of products, and useful rows at K = 600. A matrix instruction gives 16 x 8 numbers, on AMD 16 x 16."""
+    queries, supports = spec.constants["BN"], spec.constants["BK"]
+    instructions = (queries // 16) * (supports // (16 if backend == "hip" else 8))
+    useful = 600 / (-(-600 // supports) * supports)
+    return max(1.0, spec.warps / instructions), round(useful, 3)
 
 
 def _nvidia(compiled: Any) -> tuple[int, int, int, int]:
@@ -168,9 +204,9 @@ def table(targets: list[str], dtypes: list[str], dims: list[int]) -> Iterator[Us
     for target in targets:
         for dtype in dtypes:
             for dim in dims:
-                # The most supports that the one-launch kernel takes: 64 in half precision, 32 in fp32 at dim 128.
-                most = 64 if dtype != "fp32" else max(16, min(64, 4096 // dim))
-                for spec in specs(dtype, dim, TARGETS[target][0] == "hip", most):
+                if dim > widest(dtype != "fp32", target):  # goes to the blockwise back end
+                    continue
+                for spec in specs(target, dtype, dim):
                     yield usage(spec, target, dtype, dim)
 
 

@@ -12,42 +12,53 @@ length zero. fp32, fp16 and bf16 are computed and returned in fp32 (also under a
 inf propagate. The losses and `snn` are differentiable once, in queries and supports only.
 """
 
+import functools
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from . import checks, choice, nearest, ops, reference
+from . import batches, checks, choice, nearest, ops, reference
 from .choice import backends
 from .objective import Objective, SnnLoss
+from .prepared import Prepared, prepare
+from .problem import Problem
 
-__all__ = ["SnnLoss", "backends", "neighbors", "nnd_loss", "snn", "snn_loss"]
+__all__ = ["Prepared", "SnnLoss", "backends", "neighbors", "nnd_loss", "prepare", "snn", "snn_loss"]
 
 
 def snn(
     queries: Tensor,
-    supports: Tensor,
-    labels: Tensor,
+    supports: Tensor | Prepared,
+    labels: Tensor | None = None,
     *,
     num_classes: int | None = None,
     temperature: float = 0.1,
     smoothing: float = 0.0,
     mask: Tensor | None = None,
+    return_log: bool = False,
     backend: str = "auto",
 ) -> Tensor:
     """Return class probabilities [N, C] of the queries: softmax(cos(queries, supports) / temperature) @ labels.
 
-    queries [N, D], supports [K, D]; labels [K] integers in [0, C), or [K, C] floating class weights.
+    queries [N, D], supports [K, D]; labels [K] integers in [0, C), or [K, C] floating class weights. All may have
+        the same leading dimensions, or none; the result has them too. supports may be what `prepare` returned.
     num_classes: C; None takes the largest label + 1 (which waits for the device if labels are on a GPU, and
         can't be compiled: pass it there).
     smoothing: a, turns labels y into (1 - a) y + a / C. Without it a class without supports has probability 0.
     mask: [K] bool, True where the support is used; the others have no influence and get gradient 0.
+    return_log: return logarithms, right also where a probability is too small for fp32; -inf for probability 0.
     backend: "auto", or one of `backends()`.
     """
-    problem = checks.checked_problem(queries, supports, labels, mask, num_classes, temperature, smoothing)
-    chosen = choice.choose(backend, problem)
-    if chosen == "reference":
-        checks.check_values(problem)
-        return ops.without_autocast(reference.snn)(problem)
-    return ops.snn(problem, chosen)
+    options: dict[str, Any] = {"num_classes": num_classes, "temperature": temperature, "smoothing": smoothing}
+    arguments = _arguments(queries, supports, labels, mask)
+    if lead := batches.leading(arguments):
+        again = functools.partial(snn, **options, return_log=return_log, backend=backend)
+        if not batches.leading({**arguments, "queries": (None, 2)}):
+            flat = again(queries=queries.flatten(0, -2), supports=supports, labels=labels, mask=mask)
+            return flat.unflatten(0, (*lead, -1))
+        return batches.one_by_one(again, arguments, lead)
+    return _snn(_problem(queries, supports, labels, mask, **options)._replace(log=return_log), backend)
 
 
 def nnd_loss(
@@ -61,6 +72,7 @@ def nnd_loss(
     temperature: float = 0.1,
     smoothing: float = 0.0,
     mask: Tensor | None = None,
+    reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
     """Return the distillation loss: the mean over queries of -sum_c w'_c log w_c, a scalar.
@@ -68,21 +80,37 @@ def nnd_loss(
     w = snn(queries, supports, ...) is the student's view of the supports, w' = snn(teacher_queries,
     teacher_supports, ...) the teacher's, in which nothing is differentiated. Teacher tensors have the shapes
     [N, D'] and [K, D'] (D' may differ from D). A class without supports adds nothing. Other arguments as in `snn`.
+    reduction: "mean", or "none" for the loss of each query, [N].
     """
-    student = checks.checked_problem(queries, supports, labels, mask, num_classes, temperature, smoothing)
+    if reduction not in ("mean", "none"):
+        raise ValueError(f"reduction must be 'mean' or 'none', got {reduction!r}")
+    options: dict[str, Any] = {"num_classes": num_classes, "temperature": temperature, "smoothing": smoothing}
+    teachers: batches.Arguments = {"teacher_queries": (teacher_queries, 2), "teacher_supports": (teacher_supports, 2)}
+    arguments = _arguments(queries, supports, labels, mask)
+    if lead := batches.leading(arguments):
+        again = functools.partial(nnd_loss, **options, reduction=reduction, backend=backend)
+        batches.leading({**arguments, **teachers})
+        found = batches.one_by_one(again, {**arguments, **teachers}, lead)
+        return found.mean() if reduction == "mean" else found
+    student = _problem(queries, supports, labels, mask, **options)
     checks.check_teacher(queries, supports, teacher_queries, teacher_supports)
     teacher = student._replace(queries=teacher_queries.detach(), supports=teacher_supports.detach())
     chosen = choice.choose(backend, student, teacher)
     if chosen == "reference":
         checks.check_values(student)
-        return ops.without_autocast(reference.nnd_loss)(student, teacher)
-    return ops.nnd(student, teacher, chosen)
+        losses = ops.without_autocast(reference.nnd_loss)(student, teacher)
+        return losses.mean() if reduction == "mean" else losses
+    if reduction == "none" and chosen == "blockwise":
+        target = _snn(teacher, chosen).detach()
+        logs = _snn(student._replace(log=True), chosen)
+        return -(target * torch.where(target == 0, 0.0, logs)).sum(1)
+    return ops.nnd(student, teacher, chosen, mean=reduction == "mean")
 
 
 def snn_loss(
     queries: Tensor,
-    supports: Tensor,
-    labels: Tensor,
+    supports: Tensor | Prepared,
+    labels: Tensor | None = None,
     *,
     small_views: int = 2,
     sharpening: float = 0.25,
@@ -106,19 +134,22 @@ def snn_loss(
         raise ValueError(f"small_views must be >= 0, got {small_views}")
     if not 0 < sharpening <= 1:
         raise ValueError(f"sharpening must be in (0, 1], got {sharpening}")
-    checks.check_pair(queries, supports)
+    problem = _problem(queries, supports, labels, mask, num_classes, temperature, smoothing)
     if queries.shape[0] == 0 or queries.shape[0] % (2 + small_views):
         raise ValueError(
             f"queries must have a multiple of {2 + small_views} rows (2 large and {small_views} small views "
             f"of each image), got shape {list(queries.shape)}"
         )
-    probabilities = snn(
-        queries, supports, labels,
-        num_classes=num_classes, temperature=temperature, smoothing=smoothing, mask=mask, backend=backend,
-    )  # fmt: skip
-    objective = reference.objective if choice.requested(backend) == "reference" else Objective.apply
-    cross_entropy, minus_entropy = objective(probabilities, small_views, 1 / sharpening)
-    return SnnLoss(cross_entropy, minus_entropy, predictions=probabilities.detach().argmax(dim=1))
+    if choice.choose(backend, problem) == "triton":
+        return SnnLoss(*ops.snn_loss(problem, 2 + small_views, 1 / sharpening, "triton"))
+    plain = choice.requested(backend) == "reference"
+    if plain or (problem.cold and not problem.smoothing):  # probabilities may be too small for fp32
+        log_p = _snn(problem._replace(log=True), backend)
+        cross_entropy, minus_entropy = reference.objective(log_p, small_views, 1 / sharpening)
+        return SnnLoss(cross_entropy, minus_entropy, predictions=log_p.detach().argmax(dim=1))
+    p = _snn(problem, backend)
+    cross_entropy, minus_entropy, *_ = Objective.apply(p, small_views, 1 / sharpening, any(problem.needs_grad()))
+    return SnnLoss(cross_entropy, minus_entropy, predictions=p.detach().argmax(dim=1))
 
 
 @torch.no_grad()
@@ -131,3 +162,32 @@ def neighbors(queries: Tensor, supports: Tensor, k: int, *, block: int = 4096) -
     checks.check_pair(queries, supports)
     checks.check_neighbors(k, block, supports)
     return ops.without_autocast(nearest.most_similar)(queries, supports, k, block)
+
+
+def _arguments(queries: Tensor, supports: Any, labels: Tensor | None, mask: Tensor | None) -> batches.Arguments:
+    """Return the arguments and how many dimensions they have if none lead; labels and mask never lead alone."""
+    found: batches.Arguments = {"queries": (queries, 2), "supports": (supports, 2)}
+    soft = isinstance(labels, Tensor) and labels.is_floating_point()
+    more: batches.Arguments = {"labels": (labels, 1 + soft), "mask": (mask, 1)}
+    return {**found, **more} if batches.leading(found) else found
+
+
+def _problem(
+    queries: Tensor, supports: Any, labels: Any, mask: Tensor | None,
+    num_classes: int | None, temperature: float, smoothing: float,
+) -> Problem:  # fmt: skip
+    """Return checked arguments as a problem."""
+    if not isinstance(supports, Prepared):
+        return checks.checked_problem(queries, supports, labels, mask, num_classes, temperature, smoothing)
+    if labels is not None or mask is not None or num_classes not in (None, supports.num_classes):
+        raise ValueError("labels, mask and num_classes belong to `prepare`: leave them out with prepared supports")
+    problem = checks.checked_problem(queries, *supports[:2], None, supports.num_classes, temperature, smoothing)
+    return problem._replace(in_order=True)
+
+
+def _snn(problem: Problem, backend: str) -> Tensor:
+    chosen = choice.choose(backend, problem)
+    if chosen == "reference":
+        checks.check_values(problem)
+        return ops.without_autocast(reference.snn)(problem)
+    return ops.snn(problem, chosen)

@@ -1,24 +1,20 @@
 """Argument checks: a ValueError names the argument, what was expected and what was got.
 
 Shapes, dtypes and devices cost nothing to check and are checked on every call. The values of labels and mask
-are checked on every call too when they are in CPU memory. On other devices looking at values waits for the
-device, so a tensor is looked at once and then again only if it was modified in place; while a CUDA graph is
-being captured values are not looked at.
+are checked on every call too when they are in CPU memory. On other devices looking at values would wait for the
+device: there a label that is no class, or a mask without a used support, shows as NaN in the results.
 """
 
 import math
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
+from .operators import transformed
 from .problem import Problem
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-
-_label_ranges = WeakTensorKeyDictionary()
-_used_masks = WeakTensorKeyDictionary()
 
 
 def check_vectors(name: str, x: Tensor, device: torch.device) -> None:
@@ -81,6 +77,16 @@ def check_labels(labels: Tensor, mask: Tensor | None, supports: Tensor) -> None:
         raise ValueError(f"mask must be on {supports.device} like supports, got {mask.device}")
 
 
+def checked_number(name: str, value: float | Tensor) -> float:
+    """Return a number that is differentiated by nobody."""
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise ValueError(
+            f"{name} must be a number, got a tensor that requires grad: gradients exist for queries and supports only "
+            f"(pass float({name}))"
+        )
+    return float(value)
+
+
 def check_numbers(num_classes: int | None, temperature: float, smoothing: float, labels: Tensor) -> None:
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ValueError(f"temperature must be a finite number > 0, got {temperature}")
@@ -102,44 +108,35 @@ def check_neighbors(k: int, block: int, supports: Tensor) -> None:
         raise ValueError(f"block must be >= 1, got {block}")
 
 
-def label_range(labels: Tensor) -> tuple[int, int]:
-    """Return smallest and largest label; waits for the device only if the tensor was not seen in this state before."""
-    if labels.device.type != "cpu":
-        seen = _label_ranges.get(labels)
-        if seen is not None and seen[0] == labels._version:
-            return seen[1]
-    low, high = (int(x) for x in torch.aminmax(labels))
-    if labels.device.type != "cpu":
-        _label_ranges[labels] = (labels._version, (low, high))
-    return low, high
+def values_are_at_hand(x: Tensor) -> bool:
+    """Return whether one can look at the values without waiting for a device, or for a transform of torch.func."""
+    return x.device.type == "cpu" and not transformed()
 
 
 def check_values(problem: Problem) -> None:
     """Labels must be classes, and the mask must leave a support."""
     labels, mask, num_classes = problem.labels, problem.mask, problem.num_classes
-    if labels.is_cuda and torch.cuda.is_current_stream_capturing():
+    if not values_are_at_hand(labels):
         return
     if labels.dim() == 1:
-        low, high = label_range(labels)
+        low, high = (int(x) for x in torch.aminmax(labels))
         if low < 0 or high >= num_classes:
             wrong = low if low < 0 else high
             raise ValueError(f"labels must be in [0, {num_classes}) for num_classes={num_classes}, got {wrong}")
-    if mask is not None and _used_masks.get(mask) != mask._version:
-        if not bool(mask.any()):
-            raise ValueError(f"mask uses none of the {mask.shape[0]} supports: at least one must be True")
-        if mask.device.type != "cpu":
-            _used_masks[mask] = mask._version
+    if mask is not None and not bool(mask.any()):
+        raise ValueError(f"mask uses none of the {mask.shape[0]} supports: at least one must be True")
 
 
 def checked_problem(
     queries: Tensor, supports: Tensor, labels: Tensor, mask: Tensor | None,
-    num_classes: int | None, temperature: float, smoothing: float,
+    num_classes: int | None, temperature: float, smoothing: float, log: bool = False,
 ) -> Problem:  # fmt: skip
     """Return the arguments as a problem, if everything but the values of labels and mask is right."""
     check_pair(queries, supports)
     check_labels(labels, mask, supports)
+    temperature, smoothing = checked_number("temperature", temperature), checked_number("smoothing", smoothing)
     check_numbers(num_classes, temperature, smoothing, labels)
     if labels.dim() == 2:
-        return Problem(queries, supports, labels.detach(), mask, labels.shape[1], temperature, smoothing)
+        return Problem(queries, supports, labels.detach(), mask, labels.shape[1], temperature, smoothing, log)
     classes = int(labels.max()) + 1 if num_classes is None else num_classes
-    return Problem(queries, supports, labels.long(), mask, classes, temperature, smoothing)
+    return Problem(queries, supports, labels, mask, classes, temperature, smoothing, log)

@@ -6,7 +6,9 @@ import os
 import torch
 
 from .blockwise import KEEP_LIMIT
+from .operators import transformed
 from .problem import Problem
+from .targets import arch_of, kind_of, widest
 
 NAMES = ("triton", "blockwise", "reference")
 PLAIN_LIMIT = 1 << 15  # numbers in queries and similarities below which a CPU is busy only with starting operations
@@ -22,36 +24,42 @@ def _interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def _tensor_cores(device: torch.device | None = None) -> bool:
-    if not torch.cuda.is_available():
-        return False
-    return torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0)
+def _matrix_units() -> bool:
+    """Return whether there is a GPU for which the Triton kernels have tile sizes."""
+    return torch.cuda.is_available() and kind_of(arch_of(torch.device("cuda"))) is not None
 
 
 def backends() -> tuple[str, ...]:
     """Return the usable ones of ("triton", "blockwise", "reference") on this machine, best first."""
-    triton = _triton_installed() and (_interpreting() or _tensor_cores())
+    triton = _triton_installed() and (_interpreting() or _matrix_units())
     return NAMES if triton else NAMES[1:]
 
 
 def keeps(problem: Problem) -> bool:
     """Return whether the blockwise back end keeps its exponentials for the backward: only for small problems."""
-    small = problem.queries.shape[0] * problem.supports.shape[0] <= KEEP_LIMIT and not problem.cold
+    small = problem.queries.shape[0] * problem.supports.shape[0] <= KEEP_LIMIT and not problem.cold and not problem.log
     return small and any(problem.needs_grad())
 
 
 def triton_refuses(*problems: Problem) -> str | None:
     """Return why the Triton back end can't take these; None if it can."""
+    device = problems[0].device
     if problems[0].labels.is_floating_point():
         return "labels of shape [K, C]"
-    for x in (x for problem in problems for x in (problem.queries, problem.supports)):
-        if x.dtype == torch.float64:
-            return "float64"
-        if x.shape[1] % 16 or x.shape[1] > 512:
-            return f"dim {x.shape[1]} (it takes multiples of 16 up to 512)"
-    device = problems[0].device
-    if not (device.type == "cuda" and _tensor_cores(device)) and not (device.type == "cpu" and _interpreting()):
+    if device.type != "cuda" and not (device.type == "cpu" and _interpreting()):
         return f"tensors on {device}"
+    arch = arch_of(device)
+    if kind_of(arch) is None:
+        return f"a GPU without matrix units ({arch})"
+    for problem in problems:
+        dim, half = problem.queries.shape[1], problem.half
+        if torch.float64 in (problem.queries.dtype, problem.supports.dtype):
+            return "float64"
+        most = widest(half, arch)
+        if not most:
+            return f"float32 on {arch}"
+        if dim % 16 or dim > most:
+            return f"dim {dim} (it takes multiples of 16 up to {most})"
     return None if _triton_installed() else "a machine without triton"
 
 
@@ -71,8 +79,8 @@ def choose(backend: str, problem: Problem, *teacher: Problem) -> str:
         return wanted
     if wanted == "auto" and problem.device.type == "cpu":
         (n, dim), k = problem.queries.shape, problem.supports.shape[0]
-        small = n * (k + dim) < PLAIN_LIMIT and problem.num_classes < PLAIN_LIMIT
-        return "reference" if small and not problem.cold else "blockwise"
+        small = n * (k + dim) < PLAIN_LIMIT and problem.num_classes < PLAIN_LIMIT and not transformed()
+        return "reference" if small and not problem.cold and not problem.log else "blockwise"
     refusal = triton_refuses(problem, *teacher)
     if wanted == "triton":
         if refusal is not None:

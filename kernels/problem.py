@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .operators import transformed
+
 COLDEST_WITHOUT_MAXIMUM = 1 / 40  # exp(1 / temperature) and the products with it stay far inside fp32
 
 
@@ -13,11 +15,13 @@ class Problem(NamedTuple):
 
     queries: Tensor  # [N, D]
     supports: Tensor  # [K, D]
-    labels: Tensor  # [K] int64 in [0, C), or [K, C] floating class weights
+    labels: Tensor  # [K] integers in [0, C), or [K, C] floating class weights
     mask: Tensor | None  # [K] bool, True where the support is used
     num_classes: int
     temperature: float
     smoothing: float
+    log: bool = False  # whether logarithms of probabilities are wanted
+    in_order: bool = False  # whether labels are known to ascend, and all supports are used
 
     @property
     def device(self) -> torch.device:
@@ -28,12 +32,19 @@ class Problem(NamedTuple):
         """Whether a maximum has to be subtracted from the logits before the exponential."""
         return self.temperature < COLDEST_WITHOUT_MAXIMUM
 
+    @property
+    def half(self) -> bool:
+        """Whether vectors can be multiplied in their own half-precision type: fp16, or bf16, but not both."""
+        return self.queries.dtype == self.supports.dtype and self.queries.dtype in (torch.float16, torch.bfloat16)
+
     def to(self, dtype: torch.dtype) -> "Problem":
         """Return the same with vectors of another type."""
         return self._replace(queries=self.queries.to(dtype), supports=self.supports.to(dtype))
 
     def needs_grad(self) -> tuple[bool, bool]:
         """Return whether the queries and whether the supports are to be differentiated."""
+        if transformed():  # of torch.func: what an outer transform differentiates can't be seen from inside
+            return True, True
         enabled = torch.is_grad_enabled()
         return enabled and self.queries.requires_grad, enabled and self.supports.requires_grad
 
@@ -41,9 +52,9 @@ class Problem(NamedTuple):
 class Forward(NamedTuple):
     """What `snn_forward` of a streaming back end gives, and sees again in its `snn_backward`."""
 
-    probabilities: Tensor  # [N, C]
-    state: Tensor  # whatever this back end needs
-    kept: Tensor  # the exponentials [K, N], or empty
+    output: Tensor  # [N, C]: probabilities, or their logarithms
+    state: Tensor  # [3N + K]: each query's total, in units of 2^top; top; inverse lengths of queries and supports
+    kept: Tensor  # the exponentials [K, N], if they were to be kept
 
 
 def working_dtype(*problems: Problem) -> torch.dtype:

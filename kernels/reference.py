@@ -15,20 +15,31 @@ EPS = 1e-12
 
 
 def snn(problem: Problem) -> Tensor:
-    """Return softmax(cos(queries, supports) / temperature) @ smoothed labels: [N, C]."""
-    queries, supports, labels, mask, num_classes, temperature, smoothing = problem
+    """Return softmax(cos(queries, supports) / temperature) @ smoothed labels, or its logarithm: [N, C]."""
+    queries, supports, labels, mask, num_classes, temperature, smoothing, log, _ = problem
     dtype = working_dtype(problem)
     if mask is not None:
         supports, labels = supports[mask], labels[mask]
-    weights = (labels if labels.is_floating_point() else F.one_hot(labels, num_classes)).to(dtype)
+    weights = (labels if labels.is_floating_point() else F.one_hot(labels.long(), num_classes)).to(dtype)
     if smoothing:
         weights = weights * (1 - smoothing) + smoothing / num_classes
     units = F.normalize(queries.to(dtype), dim=1, eps=EPS), F.normalize(supports.to(dtype), dim=1, eps=EPS)
-    return torch.softmax(units[0] @ units[1].t() / temperature, dim=1) @ weights
+    logits = units[0] @ units[1].t() / temperature
+    if not log:
+        return torch.softmax(logits, dim=1) @ weights
+    return log_of_mean(torch.log_softmax(logits, dim=1), weights)
+
+
+def log_of_mean(logits: Tensor, weights: Tensor) -> Tensor:
+    """Return log(exp(logits [N, K]) @ weights [K, C]) also where exponentials underflow; -inf for no weight."""
+    absent = (weights == 0).all(dim=0)
+    # The inner `where` keeps classes of only -inf out of the graph: their gradient would be NaN.
+    logs = torch.logsumexp(logits[:, :, None] + torch.where(absent, 0.0, weights.log()), dim=1)
+    return torch.where(absent, -torch.inf, logs)
 
 
 def nnd_loss(student: Problem, teacher: Problem) -> Tensor:
-    """Return the mean over N of -sum_c w'_c log w_c with w = snn(student) and w' = snn(teacher): a scalar.
+    """Return -sum_c w'_c log w_c of each query with w = snn(student) and w' = snn(teacher): [N].
 
     A class that the teacher gives no probability (it has no supports) adds nothing, whatever the student says.
     """
@@ -38,7 +49,7 @@ def nnd_loss(student: Problem, teacher: Problem) -> Tensor:
     predicted = snn(student.to(dtype))
     # The inner `where` keeps log(0) out of the graph: its gradient would be 0 * inf.
     log_predicted = torch.where(target == 0, 1.0, predicted).log()
-    return -(target * log_predicted).sum(dim=1).mean()
+    return -(target * log_predicted).sum(dim=1)
 
 
 SMALLEST_TARGET = 1e-4
@@ -63,10 +74,13 @@ def targets_of(sharp: Tensor, small_views: int) -> Tensor:
     return torch.where(targets < SMALLEST_TARGET, 0.0, targets)
 
 
-def objective(p: Tensor, small_views: int, power: float) -> tuple[Tensor, Tensor]:
-    """Mean cross-entropy with the (constant) targets, and minus the entropy of the mean sharpened prediction."""
-    target = targets_of(sharpen(p.detach(), power), small_views)
-    mean = sharpen(p, power).mean(dim=0)
-    # Classes without supports have probability 0 everywhere and take no part: 0 log 0 = 0.
-    log_p, log_mean = (torch.where(x == 0, 1.0, x).log() for x in (p, mean))
+def objective(log_p: Tensor, small_views: int, power: float) -> tuple[Tensor, Tensor]:
+    """Mean cross-entropy with the (constant) targets, and minus the entropy of the mean sharpened prediction.
+
+    log_p [(2 + small_views) N, C]: logarithms of probabilities, -inf for a class without supports.
+    """
+    sharp = torch.softmax(power * log_p, dim=1)
+    target, mean = targets_of(sharp.detach(), small_views), sharp.mean(dim=0)
+    # 0 log 0 = 0: classes without supports take no part.
+    log_p, log_mean = torch.where(target == 0, 0.0, log_p), torch.where(mean == 0, 1.0, mean).log()
     return -(target * log_p).sum(dim=1).mean(), (mean * log_mean).sum()

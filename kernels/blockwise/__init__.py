@@ -4,6 +4,8 @@ Nothing of size N x K is kept, except for small problems where keeping the expon
 recomputing them (`KEEP_LIMIT`). The backward is written by hand: see docs/kernels.md for the maths.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -34,7 +36,26 @@ def _probabilities(sums: Sums, class_rows: ClassRows, smoothing: float) -> Tenso
     return class_rows.to_classes(probability, empty=smoothing / class_rows.num_classes)
 
 
-def _weights(grad: Tensor, mean_grad: Tensor, total: Tensor, class_rows: ClassRows, smoothing: float) -> Weights:
+def _log_probabilities(sums: Sums, class_rows: ClassRows, smoothing: float) -> Tensor:
+    """Return logarithms of smoothed probabilities [n, C]."""
+    if smoothing or class_rows.soft:
+        return _probabilities(sums, class_rows, smoothing).log_()
+    return class_rows.to_classes(sums.log_probability(), empty=-math.inf)
+
+
+def _weights_of_grad(
+    grad: Tensor, output: Tensor, total: Tensor, class_rows: ClassRows, problem: Problem
+) -> Weights:  # fmt: skip
+    """Return the weights of exponentials in units of `total`, given the gradient of the output [n, C]."""
+    smoothing = problem.smoothing
+    if problem.log:  # d log w = d w / w; a class of probability 0 has no gradient
+        output = output.exp()
+        grad = torch.where(output == 0, 0.0, grad / output)
+    # <grad, probabilities before smoothing>
+    mean_grad = (grad * output).sum(1)
+    if smoothing:
+        mean_grad -= grad.sum(1) * (smoothing / problem.num_classes)
+        mean_grad /= 1 - smoothing
     scale = (1 - smoothing) / total
     weights = class_rows.from_classes(grad)
     if class_rows.soft:
@@ -42,9 +63,27 @@ def _weights(grad: Tensor, mean_grad: Tensor, total: Tensor, class_rows: ClassRo
     return (weights - mean_grad).mul_(scale), None
 
 
-def _empty_gradients(side: Side, need_queries: bool, need_supports: bool) -> Gradients:
-    """Return room for the gradients of the queries and of the used supports."""
-    return side.queries.empty_grad() if need_queries else None, side.supports.empty_grad() if need_supports else None
+def _weights_of_log_grad(
+    grad: Tensor, output: Tensor, total: Tensor, top: Tensor | None, class_rows: ClassRows
+) -> tuple[Tensor, Weights]:  # fmt: skip
+    """Return log2 of the class masses [R, n], and the weights of exponentials in these units.
+
+    An exponential is then a support's share of its class, however small the class's probability exp(output) is.
+    """
+    log_mass = class_rows.from_classes(output) * math.log2(math.e) + total.log2()
+    if top is not None:
+        log_mass += top
+    weights = class_rows.from_classes(grad - output.exp() * grad.sum(1, keepdim=True))
+    return log_mass, (weights, None)
+
+
+def _room_for_gradients(side: Side, need_queries: bool, need_supports: bool) -> Gradients:
+    """Return room for the gradients of the queries and of the used supports, to be written by the loops."""
+    query_grad = side.queries.empty_grad() if need_queries else None
+    support_grad = side.supports.empty_grad() if need_supports else None
+    if support_grad is not None and not len(side.queries.raw):  # no loop
+        support_grad.zero_()
+    return query_grad, support_grad
 
 
 def _finished(query_grad: Tensor | None, support_grad: Tensor | None, side: Side, count: int) -> Gradients:
@@ -64,22 +103,23 @@ def snn_forward(problem: Problem, keep: bool) -> Forward:
     """
     dtype = working_dtype(problem)
     class_rows = ClassRows(problem, dtype)
+    finish = _log_probabilities if problem.log else _probabilities
     scales = inverse_lengths(problem.queries, dtype), inverse_lengths(problem.supports, dtype)
     side = Side.of(problem, *scales, class_rows)
     n, k = problem.queries.shape[0], problem.supports.shape[0]
     kept = scales[1].new_empty((k, n) if keep else (0, 0))
     lengths = [scale.view(-1) for scale in scales]
-    if fits(problem, class_rows):
+    if fits(problem, class_rows) and not problem.log:
         whole = Whole(side)
         sums = whole.sums(whole.exponentials(kept[: class_rows.num_supports] if keep else None))
         state = torch.cat([sums.total, sums.total, *lengths]) if keep else sums.total
-        return Forward(_probabilities(sums, class_rows, problem.smoothing), state, kept)
+        return Forward(finish(sums, class_rows, problem.smoothing), state, kept)
     parts, totals, tops = [], [], []
     for start, stop in _query_groups(n, keep):
         sums = BlockLoop(side, start, stop).sums(kept if keep else None)
         totals.append(sums.total)
         tops.append(sums.total if sums.top is None else sums.top)
-        parts.append(_probabilities(sums, class_rows, problem.smoothing))
+        parts.append(finish(sums, class_rows, problem.smoothing))
     state = torch.cat([*totals, *tops, *lengths])
     if len(parts) != 1:
         return Forward(torch.cat([kept.new_empty(0, problem.num_classes), *parts]), state, kept)
@@ -87,29 +127,27 @@ def snn_forward(problem: Problem, keep: bool) -> Forward:
 
 
 def snn_backward(
-    problem: Problem, forward: Forward, grad: Tensor, need_queries: bool, need_supports: bool
+    problem: Problem, forward: Forward, keep: bool, grad: Tensor, need_queries: bool, need_supports: bool
 ) -> Gradients:
-    """Return the gradients of the vectors, given that of the probabilities [N, C]."""
-    smoothing, n, keep = problem.smoothing, problem.queries.shape[0], forward.kept.numel() > 0
+    """Return the gradients of the vectors, given that of the output [N, C]."""
+    n = problem.queries.shape[0]
     class_rows = ClassRows(problem, working_dtype(problem))
     total, top, query_scale, support_scale = forward.state.split([n, n, n, problem.supports.shape[0]])
     side = Side.of(problem, query_scale.unsqueeze(1), support_scale.unsqueeze(1), class_rows)
-    # <grad, probabilities before smoothing>
-    mean_grad = (grad * forward.probabilities).sum(1)
-    if smoothing:
-        mean_grad -= grad.sum(1) * (smoothing / problem.num_classes)
-        mean_grad /= 1 - smoothing
-    kept = forward.kept[: class_rows.num_supports]
-    if keep and fits(problem, class_rows):
-        weights = _weights(grad, mean_grad, total, class_rows, smoothing)
+    kept = forward.kept[: class_rows.num_supports] if keep else None
+    if kept is not None and fits(problem, class_rows):
+        weights = _weights_of_grad(grad, forward.output, total, class_rows, problem)
         return Whole(side).gradients(kept, weights, 1.0, need_queries, need_supports)
-    query_grad, support_grad = _empty_gradients(side, need_queries, need_supports)
+    query_grad, support_grad = _room_for_gradients(side, need_queries, need_supports)
     for start, stop in _query_groups(n, keep):
         part = slice(start, stop)
         shift = top[None, part] if problem.cold else None
-        weights = _weights(grad[part], mean_grad[part], total[part], class_rows, smoothing)
+        if problem.log and not problem.smoothing and not class_rows.soft:
+            shift, weights = _weights_of_log_grad(grad[part], forward.output[part], total[part], shift, class_rows)
+        else:
+            weights = _weights_of_grad(grad[part], forward.output[part], total[part], class_rows, problem)
         into = None if query_grad is None else query_grad[part]
-        BlockLoop(side, start, stop).gradients(weights, shift, kept if keep else None, into, support_grad)
+        BlockLoop(side, start, stop).gradients(weights, shift, kept, into, support_grad)
     return _finished(query_grad, support_grad, side, 1)
 
 
@@ -133,7 +171,7 @@ def nnd(
         if not need_any:
             return loss * (1 / n), None, None
         return loss * (1 / n), *whole.gradients(values, weights(), 1 / n, need_queries, need_supports)
-    query_grad, support_grad = _empty_gradients(ours, need_queries, need_supports)
+    query_grad, support_grad = _room_for_gradients(ours, need_queries, need_supports)
     losses = []
     for start, stop in _query_groups(n, keep=False):
         target = BlockLoop(theirs, start, stop).sums()

@@ -28,9 +28,8 @@ class ClassRows:
         labels, num_classes = self.only_used(problem.labels), problem.num_classes
         self.soft = labels.is_floating_point()
         self.classes: Tensor | None = None
-        if self.soft:
-            labels = labels.to(dtype)
-        elif labels.shape[0] < num_classes:
+        labels = labels.to(dtype) if self.soft else labels.long()
+        if not self.soft and labels.shape[0] < num_classes:
             self.classes, labels = labels.unique(return_inverse=True)
         self.labels = labels
         self.num_classes = num_classes

@@ -23,7 +23,7 @@ def test_the_page_of_methods_has_what_is_recorded():
     with methods.RESULTS.open() as file:
         rows = list(csv.DictReader(file))
     page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
-    assert [row["method"] for row in rows][0] == methods.REFERENCE
+    assert rows[0]["method"] == methods.REFERENCE
     for row in rows:
         cells = (f"`{row['method']}`", *(row[name] for name in list(row)[1:8]))
         assert f"| {' | '.join(cells)} |" in page

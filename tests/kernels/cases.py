@@ -12,16 +12,15 @@ from torch import Tensor
 
 from nncsl import kernels
 
-# Relative to the largest exact entry. The Triton back end multiplies half-precision inputs as fp16 unit vectors:
-# a cosine is then off by up to 2^-11, a probability at temperature .1 by up to a percent of itself.
+# Relative to the largest exact entry.
 ATOL = {
     ("blockwise", torch.float32): 2e-6,
     ("blockwise", torch.float16): 2e-6,
     ("blockwise", torch.bfloat16): 2e-6,
     ("blockwise", torch.float64): 1e-12,
     ("triton", torch.float32): 1e-5,
-    ("triton", torch.float16): 1e-2,
-    ("triton", torch.bfloat16): 1e-2,
+    ("triton", torch.float16): 1e-5,
+    ("triton", torch.bfloat16): 1e-5,
 }
 
 
@@ -106,9 +105,10 @@ def assert_as_good_as_eager(run: Any, p: Problem, backend: str) -> None:
     assert ours["output"].dtype == wanted_dtype
     atol = ATOL[backend, p.queries.dtype]
     if backend == "triton" and p.queries.is_cuda and p.queries.shape[1] > 128:
-        atol = ATOL[backend, torch.float16]  # wide fp32 vectors are multiplied as tf32, as precise as fp16
+        atol = 1e-2  # wide fp32 vectors are multiplied as tf32
     for name, value in exact.items():
-        size = max(value.abs().max().item(), 0.1)  # an exact zero may come out as rounding noise
+        # An exact zero may come out as rounding noise, which gradients divide by the temperature.
+        size = max(value.abs().max().item(), 0.1, 0.01 / p.options.get("temperature", 0.1))
         eager_error = (eager[name].double() - value).abs().max().item()
         error = (ours[name].double() - value).abs().max().item()
         allowed = 2 * eager_error + atol * size

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nncsl import kernels
-from nncsl.kernels import checks, choice
+from nncsl.kernels import checks, choice, targets
 from tests.kernels.cases import Problem, problem, run_nnd, run_snn
 
 OPTIONS = {"num_classes": 7, "smoothing": 0.1}
@@ -51,13 +51,22 @@ def test_automatic_choice_on_cpu(shape: tuple[int, int], expected: str) -> None:
     ("change", "reason"),
     [
         ({"dtype": torch.float64}, "float64"),
-        ({"dim": 24}, "dim 24 .*multiples of 16 up to 512"),
+        ({"dim": 24}, "dim 24 .*multiples of 16 up to 256"),
+        ({"dim": 1024, "dtype": torch.float16}, "dim 1024 .*multiples of 16 up to 512"),
         ({"soft": True}, r"labels of shape \[K, C\]"),
     ],
 )
 def test_what_triton_refuses(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=f"backend='triton' can't take {reason}"):
         run_snn(problem(**change), "triton")
+
+
+@pytest.mark.parametrize(
+    ("arch", "half", "most"),
+    [("sm_75", True, 0), ("sm_80", True, 512), ("gfx942", False, 256), ("gfx1030", True, 0), ("gfx1100", False, 0)],
+)
+def test_gpus_without_tile_sizes_get_none(arch: str, half: bool, most: int) -> None:
+    assert targets.widest(half, arch) == most
 
 
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
@@ -103,12 +112,12 @@ def test_operators_are_registered_correctly(name: str) -> None:
     """torch's own checks of schema, fake implementation and autograd registration."""
     p = problem(n=9, k=12, masked=True)
     queries, supports = p.queries.requires_grad_(), p.supports.requires_grad_()
-    options = 7, 0.1, 0.1, "blockwise"
+    options = 7, 0.1, 0.1, False, False, "blockwise"
     if name == "snn":  # without a mask: rows of the kept exponentials that nobody reads are never written
         torch.library.opcheck(torch.ops.nncsl.snn.default, (queries, supports, p.labels, None, *options, True))
     else:
         vectors = queries, supports, p.teacher_queries, p.teacher_supports
-        arguments = *vectors, p.labels, p.options["mask"], *options, True, True
+        arguments = *vectors, p.labels, p.options["mask"], *options, True, True, True
         torch.library.opcheck(torch.ops.nncsl.nnd.default, arguments)
 
 

@@ -21,7 +21,7 @@ CASES: dict[str, dict[str, Any]] = {
     "more classes than supports": {"n": 33, "k": 20, "classes": 1000, "smoothing": 0.1},
     "classes without supports": {"n": 33, "k": 20, "classes": 40},
     "many classes": {"n": 24, "k": 70, "classes": 1000, "dim": 16},
-    "wide vectors": {"n": 20, "k": 30, "dim": 512},
+    "wide vectors": {"n": 20, "k": 30, "dim": 256},
     "dim not a power of two": {"dim": 48},
     "just warm": {"temperature": 0.026},
     "cold": {"temperature": 0.01},
@@ -40,6 +40,15 @@ BLOCKWISE_CASES: dict[str, dict[str, Any]] = {
 }
 
 
+# Many supports are sorted by class, in splits and chunks.
+TRITON_LARGE_CASES: dict[str, dict[str, Any]] = {
+    "large": {"n": 33, "k": 700, "classes": 11},
+    "large, many classes": {"n": 9, "k": 650, "classes": 300, "dim": 16, "masked": True},
+    "large, cold, smoothing, mask": {"n": 17, "k": 900, "temperature": 0.005, "smoothing": 0.1, "masked": True},
+    "large, cold": {"n": 17, "k": 700, "temperature": 0.005},
+    "large, one class": {"n": 17, "k": 700, "classes": 1},
+}
+
 # Half precision differs from fp32 only in the products and in the size of tiles: the interpreter is slow.
 TRITON_FP16_CASES = ["odd shape", "mask and smoothing", "wide vectors", "dim not a power of two", "cold"]
 
@@ -55,6 +64,19 @@ def test_blockwise(dtype: torch.dtype, case: dict[str, Any], run: Any, device: t
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_triton(case: dict[str, Any], run: Any, triton_device: torch.device) -> None:
     assert_as_good_as_eager(run, problem(device=triton_device, **case), "triton")
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())
+@pytest.mark.parametrize("case", TRITON_LARGE_CASES.values(), ids=TRITON_LARGE_CASES.keys())
+def test_triton_with_many_supports(
+    case: dict[str, Any], run: Any, triton_device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nncsl.kernels import fused
+
+    assert_as_good_as_eager(run, problem(device=triton_device, **case), "triton")
+    monkeypatch.setattr(fused, "QUERIES_AT_ONCE", 32)  # several chunks of both
+    monkeypatch.setattr(fused, "PARTS_BYTES", 1 << 16)
+    assert_as_good_as_eager(run, problem(device=triton_device, dtype=torch.float16, **case), "triton")
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())

@@ -15,39 +15,51 @@ pytest.importorskip("triton")
 CODE = """
 import json, sys
 from dataclasses import asdict
-from nncsl.benchmarks.kernels_static import TARGETS, specs, usage
+from nncsl.benchmarks.kernels_static import specs, usage
 
-target, dtype, dim, supports, everything = json.loads(sys.argv[1])
+target, dtype, dim, names = json.loads(sys.argv[1])
 rows = []
-for spec in specs(dtype, dim, TARGETS[target][0] == "hip", supports):
-    if spec.multiplies or everything:
+for spec in specs(target, dtype, dim):
+    if not names or spec.name in names:
         row = usage(spec, target, dtype, dim)
         rows.append({**asdict(row), "problems": row.problems()})
 print(json.dumps(rows))
 """
+HARDEST = ["small_nnd", "gradient (terms)"]
 
 
-def compile_all(target: str, dtype: str, dim: int, supports: int, everything: bool) -> list[dict[str, object]]:
+def compile_all(target: str, dtype: str, dim: int, names: list[str]) -> list[dict[str, object]]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", CODE, json.dumps([target, dtype, dim, supports, everything])]
+    command = [sys.executable, "-c", CODE, json.dumps([target, dtype, dim, names])]
     run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280)
     assert run.returncode == 0, run.stderr[-3000:]
     return json.loads(run.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize(
-    ("target", "dtype", "everything"),
+    ("target", "dtype"),
     [
-        ("sm_80", "fp16", True),
-        ("sm_90", "fp16", False),
-        ("sm_100", "fp16", False),
-        ("gfx942", "fp16", False),
-        ("sm_80", "fp32", False),
-        ("sm_80", "bf16", False),
+        ("sm_80", "fp16"),
+        ("sm_80", "fp32"),
+        ("sm_90", "bf16"),
+        ("sm_100", "fp16"),
+        ("gfx90a", "fp16"),
+        ("gfx942", "fp16"),
+        ("gfx942", "fp32"),
+        ("gfx950", "bf16"),
+        ("gfx1100", "fp16"),
+        ("gfx1201", "fp16"),
     ],
 )
-def test_kernels_compile_within_budgets(target: str, dtype: str, everything: bool) -> None:
-    rows = compile_all(target, dtype, 128, 32 if dtype == "fp32" else 64, everything)
-    assert len(rows) == (11 if everything else 5)
+def test_kernels_compile_within_budgets(target: str, dtype: str) -> None:
+    """The two largest kernels; all of them are in the recorded table."""
+    rows = compile_all(target, dtype, 128, HARDEST)
+    assert len(rows) == len(HARDEST)
     assert not [(row["kernel"], row["problems"]) for row in rows if row["problems"]]
-    assert all(row["tensor_core"] for row in rows if row["multiplies"])
+    assert all(row["tensor_core"] for row in rows)
+
+
+def test_a_gpu_without_matrix_units_has_no_tile_sizes() -> None:
+    from nncsl.kernels import targets
+
+    assert targets.kind_of("gfx1030") is None

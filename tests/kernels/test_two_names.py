@@ -33,7 +33,7 @@ assert modules[0].snn is not modules[1].snn
 first, *others = [run(module, compiled) for module in modules for compiled in (False, True)]
 for other in others:
     assert all(map(torch.equal, first, other)), (first, other)
-arguments = queries.requires_grad_(), supports, labels, None, 3, 0.1, 0.0, "blockwise", True
+arguments = queries.requires_grad_(), supports, labels, None, 3, 0.1, 0.0, False, False, "blockwise", True
 torch.library.opcheck(torch.ops.nncsl.snn.default, arguments)
 """
 

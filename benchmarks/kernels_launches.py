@@ -1,0 +1,183 @@
+"""Device operations and waits of every call, counted without a device.
+
+On a GPU each aten operation that computes starts a kernel, and each Triton launch is one. Both are seen on CPU
+tensors: aten through a dispatch mode, launches through a hook around Triton's interpreter. A wait is what makes the
+host look at a result: a scalar read, a boolean index, a size that depends on values.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nncsl import kernels
+from nncsl.files import write_table
+from nncsl.kernels import checks, reference
+
+VIEWS = 4
+SHARPENING, TEMPERATURE, SMOOTHING = 0.25, 0.1, 0.1
+# What a training step has: name -> (supports of the current classes, their classes, old supports, old classes).
+SHAPES = {
+    "CIFAR-10 task 2": (10, 2, 10, 2),
+    "CIFAR-10 task 5": (10, 2, 40, 8),
+    "CIFAR-100 task 6": (50, 10, 250, 50),
+    "ImageNet-100 task 20": (25, 5, 475, 95),
+}
+COLUMNS = ["shapes", "call", "provider", "N", "K", "C", "aten", "triton", "operations", "waits"]
+
+# Operations that only make a view, or room, or are answered by the host.
+FREE = {
+    "view", "_unsafe_view", "t", "transpose", "expand", "slice", "select", "unsqueeze", "squeeze", "detach", "alias",
+    "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "as_strided", "permute", "split",
+    "split_with_sizes", "unbind", "lift_fresh", "_to_copy_view", "unflatten", "diagonal", "chunk",
+    "_reshape_alias", "is_same_size", "is_pinned",
+}  # fmt: skip
+WAITS = {
+    "_local_scalar_dense",
+    "item",
+    "nonzero",
+    "masked_select",
+    "unique",
+    "unique2",
+    "_unique2",
+    "equal",
+    "is_nonzero",
+}
+
+
+class Counter(TorchDispatchMode):
+    """Counts operations that a device would run, and waits; launches of Triton kernels are added from outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aten, self.triton, self.waits = 0, 0, 0
+        self.compiled: set[tuple[Any, ...]] = set()  # what a launch is compiled for
+        self.inside_triton = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.overloadpacket.__name__
+        if not self.inside_triton:
+            boolean = name in ("index", "index_put", "index_put_") and any(
+                isinstance(x, Tensor) and x.dtype == torch.bool for x in args[1] if x is not None
+            )
+            self.waits += name in WAITS or boolean
+            self.aten += name not in FREE | {"_local_scalar_dense"}
+        return function(*args, **(kwargs or {}))
+
+
+def specialization(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what Triton's compiler would know of a launch: constants, types, and of numbers what it may look at."""
+    given = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
+    unseen = kernel.kwargs.get("do_not_specialize") or ()
+    known: list[Any] = [kernel.__name__]
+    for name, value in sorted(given.items()):
+        if isinstance(value, Tensor):
+            known.append((name, value.dtype, value.data_ptr() % 16 == 0))
+        elif isinstance(value, float):
+            known.append((name, "float"))
+        elif name in unseen:
+            known.append((name, "int"))
+        elif name in kernel.arg_names[: len(args)]:  # given by position: no constant
+            known.append((name, "int", value == 1, value % 16 == 0))
+        else:
+            known.append((name, value))
+    return tuple(known)
+
+
+@contextmanager
+def counting() -> Iterator[Counter]:
+    """Count what happens inside; labels are treated as those on a GPU, which nobody looks at."""
+    from triton.runtime.interpreter import InterpretedFunction
+
+    counter, launch = Counter(), InterpretedFunction.run
+
+    def counted(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        counter.triton += 1
+        counter.compiled.add(specialization(self, args, kwargs))
+        counter.inside_triton = True
+        try:
+            return launch(self, *args, grid=grid, warmup=warmup, **kwargs)
+        finally:
+            counter.inside_triton = False
+
+    looking = mock.patch.object(checks, "values_are_at_hand", lambda _: False)
+    with mock.patch.object(InterpretedFunction, "run", counted), looking, counter:
+        yield counter
+
+
+def _vectors(rows: int, dim: int, seed: int) -> Tensor:
+    return torch.randn(rows, dim, generator=torch.Generator().manual_seed(seed))
+
+
+def _snn(q: Tensor, s: Tensor, y: Tensor, c: int) -> Tensor:
+    similarity = F.normalize(q, dim=1) @ F.normalize(s, dim=1).t() / TEMPERATURE
+    one_hot = (y[:, None] == torch.arange(c)).float()  # F.one_hot looks at its labels
+    labels = one_hot * (1 - SMOOTHING) + SMOOTHING / c
+    return torch.softmax(similarity, dim=1) @ labels
+
+
+def calls(provider: str, n: int, k: int, c: int, dim: int) -> dict[str, Callable[[], Any]]:
+    """Return each function as a call that gives what is to be differentiated."""
+    queries, supports = _vectors(n, dim, 0).requires_grad_(), _vectors(k, dim, 1).requires_grad_()
+    teachers = _vectors(n, dim, 2), _vectors(k, dim, 3)
+    labels = torch.arange(k) % c
+    options: dict[str, Any] = {"temperature": TEMPERATURE, "smoothing": SMOOTHING, "num_classes": c}
+
+    def snn() -> Tensor:
+        if provider == "eager":
+            return _snn(queries, supports, labels, c)
+        return kernels.snn(queries, supports, labels, backend=provider, **options)
+
+    def snn_loss() -> tuple[Tensor, Tensor]:
+        if provider == "eager":
+            p = _snn(queries, supports, labels, c)
+            p.detach().argmax(1)  # the predictions
+            return reference.objective(p.log(), VIEWS - 2, 1 / SHARPENING)
+        return kernels.snn_loss(queries, supports, labels, small_views=VIEWS - 2, backend=provider, **options)[:2]
+
+    def nnd() -> Tensor:
+        if provider == "eager":
+            with torch.no_grad():
+                target = _snn(*teachers, labels, c)
+            return -(target * (_snn(queries, supports, labels, c) + 1e-8).log()).sum(1).mean()
+        return kernels.nnd_loss(queries, supports, *teachers, labels, backend=provider, **options)
+
+    return {"snn": snn, "snn_loss": snn_loss, "nnd_loss": nnd}
+
+
+def count(call: Callable[[], Any]) -> dict[str, Counter]:
+    """Return counts of the forward and of the backward; what makes the upstream gradient is not counted."""
+    with counting() as forward:
+        result = call()
+    results = result if isinstance(result, tuple) else (result,)
+    upstream = [torch.ones_like(x) for x in results]
+    with counting() as backward:
+        torch.autograd.backward(results, upstream)
+    return {"forward": forward, "backward": backward}
+
+
+def table(queries: int = 32, dim: int = 16, shapes: Iterable[str] = tuple(SHAPES)) -> Iterator[dict[str, Any]]:
+    """One row per shape, call, direction and provider. Counts do not depend on the number of queries or the dim, so few
+    and short ones do: the interpreter is slow."""
+    for name_of_shapes in shapes:
+        current, its_classes, old, old_classes = SHAPES[name_of_shapes]
+        for provider in ("eager", "triton"):
+            seen = current, its_classes
+            everything = {"snn": seen, "snn_loss": seen, "nnd_loss": (old, old_classes)}
+            for name, (k, c) in everything.items():
+                for direction, found in count(calls(provider, queries, k, c, dim)[name]).items():
+                    yield {
+                        "shapes": name_of_shapes, "call": f"{name} {direction}", "provider": provider, "N": queries,
+                        "K": k, "C": c, "aten": found.aten, "triton": found.triton,
+                        "operations": found.aten + found.triton, "waits": found.waits,
+                    }  # fmt: skip
+
+
+def write(rows: list[dict[str, Any]], path: Path) -> None:
+    write_table(path, rows, COLUMNS)

@@ -1,0 +1,58 @@
+"""How many device operations a call starts, how often it waits, and how often a kernel is compiled: by counting."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+if torch.cuda.is_available():
+    pytest.skip("counted in Triton's interpreter", allow_module_level=True)
+
+from nncsl import kernels
+from nncsl.benchmarks import kernels_launches as launches
+
+GOALS = {"snn forward": 1, "snn backward": 2, "snn_loss": 4, "nnd_loss": 4}
+
+
+@pytest.mark.parametrize("shapes", ["CIFAR-10 task 5", "ImageNet-100 task 20"])
+def test_few_operations_and_no_waits(shapes: str) -> None:
+    rows = [row for row in launches.table(shapes=[shapes]) if row["provider"] == "triton"]
+    for goal, most in GOALS.items():
+        assert (
+            sum(row["operations"] for row in rows if row["call"].startswith(goal + " ") or row["call"] == goal) <= most
+        )
+    assert not any(row["waits"] for row in rows)
+
+
+def test_eager_starts_many_more() -> None:
+    """What is counted is not just always little."""
+    counts = launches.count(launches.calls("eager", 32, 20, 4, 16)["snn_loss"])
+    assert sum(found.aten for found in counts.values()) > 80
+    with launches.counting() as counter:
+        x = torch.arange(3.0)
+        assert x[x > 1].sum().item() == 2
+    assert counter.waits == 2
+
+
+def test_the_recorded_table_is_that_of_this_code() -> None:
+    recorded = (launches.Path(launches.__file__).parent / "results" / "kernels-launches.csv").read_text().splitlines()
+    found = launches.count(launches.calls("triton", 32, 10, 2, 16)["snn_loss"])
+    for direction, counter in found.items():
+        row = f"CIFAR-10 task 2,snn_loss {direction},triton,32,10,2,{counter.aten},{counter.triton}"
+        assert any(line.startswith(row) for line in recorded)
+
+
+@pytest.mark.parametrize("first", [50, 650], ids=["small", "large"])
+def test_nothing_is_compiled_again_as_tasks_come(first: int) -> None:
+    """CIFAR-100 in ten tasks: the supports and classes grow, the number of queries varies."""
+
+    def compiled(task: int) -> set[tuple[object, ...]]:
+        n, k, c = 8 + 5 * task, first + 17 * task, 10 * (task + 1)
+        queries, supports = torch.randn(n, 16).requires_grad_(), torch.randn(k, 16).requires_grad_()
+        with launches.counting() as counter:
+            kernels.snn(queries, supports, torch.arange(k) % c, num_classes=c, backend="triton").sum().backward()
+        return counter.compiled
+
+    of_first_task = compiled(0)
+    assert len(of_first_task) == (3 if first <= 640 else 7)
+    for task in (1, 4, 9):
+        assert compiled(task) == of_first_task
