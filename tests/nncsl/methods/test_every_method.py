@@ -81,6 +81,17 @@ def test_interrupted_in_its_second_task_it_ends_the_same(small, make_run, monkey
 
 
 @pytest.mark.parametrize("method", list(methods.METHODS))
+def test_every_task_may_have_its_own_number_of_labels(small, make_run, method):
+    settings = (*recorded.CASES[method], "tasks=2", "epochs=1", "unlabeled_batch=160", "labels=30%,1/class")
+    run = make_run(small(*settings))
+    _, state = engine.train(run)
+    assert len(run.tasks[0].labeled) > 10 * len(run.tasks[-1].labeled) or len(run.tasks) == 1
+    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    learned = {line["task"] for line in lines if line["kind"] == "epoch" and set(line) - set(recorded.NO_LOSSES)}
+    assert learned == set(range(len(run.tasks))) and len(state.accuracy_matrix) == len(run.tasks)
+
+
+@pytest.mark.parametrize("method", list(methods.METHODS))
 def test_the_planner_imagines_the_steps_that_it_draws(small, make_run, method):
     """Views of a step and images of a bank are the method's own answers: with imagined data they must be the same."""
     loaded = small(f"method={method}", "tasks=2")  # its second task is its last: what the planner imagines
