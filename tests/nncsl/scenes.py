@@ -1,5 +1,7 @@
-"""Moments of a run, set up from the project's own parts, for tests that look into a step."""
+"""Moments of a run, set up from the project's own parts, for tests that look into a step; and runs in pieces."""
 
+import os
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -8,10 +10,11 @@ import torch
 from nncsl import engine, methods, teachers
 from nncsl.batches import Moment, Pool
 from nncsl.data.tasks import Stream
+from nncsl.record import checkpoint
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
 from nncsl.teachers import Surroundings
-from nncsl.terminal import Interruption
+from nncsl.terminal import Interrupted, Interruption
 
 
 class SecondTask:
@@ -72,3 +75,26 @@ class SecondTask:
         setup = self.setup._replace(render=lambda keys: self.setup.render(keys).to(dtype))
         now = self.now(epoch, step, pool)
         return method.losses(engine.look(method, setup, self.phase, now, teacher, forward or method.network))
+
+
+def trained_in_pieces(run, monkeypatch, tasks=None):
+    """Train with a SIGTERM in every step (or those of some tasks), each time going on from what was saved.
+
+    Returns the method, its state, and where each step was: (task, phase, number).
+    """
+    declared, places = methods.find(run.config.method), []
+    losses = declared.losses
+
+    def stopping(self, step):
+        places.append((step.task.index, step.phase.name, step.now.number))
+        if tasks is None or step.task.index in tasks:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return losses(self, step)
+
+    monkeypatch.setattr(declared, "losses", stopping)
+    saved = None
+    while True:
+        try:
+            return *engine.train(run, saved), places
+        except Interrupted:
+            saved = checkpoint.load(run.checkpoint_path)

@@ -1,8 +1,6 @@
 """FOSTER: its losses by the formulas, what trains and what rests, and that two branches cost one's activations."""
 
 import math
-import os
-import signal
 from dataclasses import replace
 
 import numpy as np
@@ -15,10 +13,8 @@ from nncsl.data.tasks import Stream
 from nncsl.errors import ConfigError
 from nncsl.featurebank import fingerprint
 from nncsl.methods.foster import FOSTER, class_weights
-from nncsl.record import checkpoint
 from nncsl.replay import Memory
-from nncsl.terminal import Interrupted
-from tests.nncsl.scenes import SecondTask
+from tests.nncsl.scenes import SecondTask, trained_in_pieces
 
 ORDER = "class_order=[3, 8, 1, 0, 9, 2, 7, 4, 6, 5]"
 SETTINGS = ("method=foster", ORDER, "labeled_batch=9", "bank_support_views=3", "bank_codec=fp32")
@@ -331,23 +327,8 @@ def test_stopped_at_any_step_it_ends_the_same(small, make_run, monkeypatch, mode
     """In the middle of boosting, in the middle of compression, and between them, over several swaps."""
     settings = (*SETTINGS, f"teacher_mode={mode}", "unlabeled_batch=100", "labels=2/class", "memory=12")
     expected, state = engine.train(make_run(small(*settings), "whole"))
-    prepared = make_run(small(*settings), "stopped")
-    losses, calls = FOSTER.losses, []
-
-    def stopping(self, step):
-        calls.append((step.task.index, step.phase.name))
-        if step.task.index in (1, 3):
-            os.kill(os.getpid(), signal.SIGTERM)
-        return losses(self, step)
-
-    monkeypatch.setattr(FOSTER, "losses", stopping)
-    saved = None
-    while True:
-        try:
-            method, resumed = engine.train(prepared, saved)
-            break
-        except Interrupted:
-            saved = checkpoint.load(prepared.checkpoint_path)
+    method, resumed, places = trained_in_pieces(make_run(small(*settings), "stopped"), monkeypatch, tasks=(1, 3))
+    calls = [place[:2] for place in places]
     assert all(calls.count((task, phase)) == 2 for task in range(1, 5) for phase in ("boost", "compress"))
     assert fingerprint(method.state_dict()) == fingerprint(expected.state_dict())
     assert resumed.accuracy_matrix == state.accuracy_matrix and resumed.extra == state.extra

@@ -2,8 +2,6 @@
 
 import copy
 import math
-import os
-import signal
 from dataclasses import replace
 
 import numpy as np
@@ -23,8 +21,7 @@ from nncsl.record import checkpoint
 from nncsl.record.snapshots import read_snapshot
 from nncsl.replay import Memory
 from nncsl.teachers import Teacher
-from nncsl.terminal import Interrupted
-from tests.nncsl.scenes import SecondTask
+from tests.nncsl.scenes import SecondTask, trained_in_pieces
 
 QUICK = ("method=ordisco", "own.channels=8", "own.latent=6", "own.anchoring_images=5", "labeled_batch=6")
 
@@ -302,22 +299,8 @@ def test_the_average_follows_every_update_once(small, make_run, monkeypatch, opt
 def test_stopped_at_any_step_it_ends_the_same(small, make_run, monkeypatch):
     settings = (*QUICK, "tasks=2", "epochs=2", "unlabeled_batch=210", "own.optimizer=adam")
     expected, _ = engine.train(make_run(small(*settings), "whole"))
-    prepared = make_run(small(*settings), "stopped")
-    losses, calls = ORDisCo.losses, []
-
-    def stopping(self, step):
-        calls.append((step.task.index, step.now.number))
-        os.kill(os.getpid(), signal.SIGTERM)
-        return losses(self, step)
-
-    monkeypatch.setattr(ORDisCo, "losses", stopping)
-    saved, method = None, None
-    while method is None:
-        try:
-            method, _ = engine.train(prepared, saved)
-        except Interrupted:
-            saved = checkpoint.load(prepared.checkpoint_path)
-    assert len(calls) == len(set(calls)) >= 8 and {task for task, _ in calls} == {0, 1}
+    method, _, calls = trained_in_pieces(make_run(small(*settings), "stopped"), monkeypatch)
+    assert len(calls) == len(set(calls)) >= 8 and {task for task, *_ in calls} == {0, 1}
     assert fingerprint(method.state_dict()) == fingerprint(expected.state_dict())
 
 

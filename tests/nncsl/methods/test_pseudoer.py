@@ -1,7 +1,5 @@
 """PseudoER: its labeler is PAWS, its learner is ER, and nothing but guessed labels goes from one to the other."""
 
-import os
-import signal
 from dataclasses import replace
 
 import numpy as np
@@ -15,10 +13,9 @@ from nncsl.errors import ConfigError
 from nncsl.featurebank import fingerprint
 from nncsl.methods.pseudoer import PseudoER, best_class, task_images
 from nncsl.methods.supervised import ER
-from nncsl.record import checkpoint
 from nncsl.replay import Memory
 from nncsl.teachers import Teacher
-from nncsl.terminal import Interrupted
+from tests.nncsl.scenes import trained_in_pieces
 
 SHORT = ("tasks=2", "epochs=1", "memory=24", "unlabeled_batch=120")
 
@@ -205,32 +202,18 @@ def test_what_it_keeps_is_seen_again_and_nothing_else_of_earlier_tasks(scene):
 def test_stopped_at_any_step_it_ends_the_same_and_prepares_each_phase_once(small, make_run, monkeypatch):
     settings = ("method=pseudoer", "tasks=2", "epochs=1", "unlabeled_batch=240", "memory=24")
     expected, _ = engine.train(make_run(small(*settings), "whole"))
-    prepared = make_run(small(*settings), "stopped")
-    losses, prepare, calls, looks = PseudoER.losses, PseudoER.prepare, [], []
-
-    def stopping(self, step):
-        calls.append((step.task.index, step.phase.name, step.now.number))
-        os.kill(os.getpid(), signal.SIGTERM)
-        return losses(self, step)
+    prepare, looks = PseudoER.prepare, []
 
     def counted(self, phase, task, memory, render):
         assert not self.training and not torch.is_grad_enabled()
         looks.append((task.index, phase.name))
         prepare(self, phase, task, memory, render)
 
-    monkeypatch.setattr(PseudoER, "losses", stopping)
     monkeypatch.setattr(PseudoER, "prepare", counted)
-    saved, starts = None, 0
-    while True:
-        starts += 1
-        try:
-            method, _ = engine.train(prepared, saved)
-            break
-        except Interrupted:
-            saved = checkpoint.load(prepared.checkpoint_path)
+    method, _, calls = trained_in_pieces(make_run(small(*settings), "stopped"), monkeypatch)
     phases = [(task, phase) for task in range(2) for phase in ("paws", "er")]
     assert looks == phases and calls == [(*place, number) for place in phases for number in range(len(calls) // 4)]
-    assert starts == len(calls) + 1 > 8
+    assert len(calls) >= 8
     assert fingerprint(method.state_dict()) == fingerprint(expected.state_dict())
 
 

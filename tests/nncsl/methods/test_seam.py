@@ -1,8 +1,5 @@
 """What the seam promises, asked by a method that uses all of it: stopped at any step, it ends the same."""
 
-import os
-import signal
-
 import numpy as np
 import pytest
 import torch
@@ -15,9 +12,7 @@ from nncsl.data.tasks import Forbidden
 from nncsl.featurebank import fingerprint
 from nncsl.methods import schedules
 from nncsl.methods.base import Asked, Losses, Method, Phase, head_logits, unit_projections
-from nncsl.record import checkpoint
-from nncsl.terminal import Interrupted
-from tests.nncsl.scenes import SecondTask
+from tests.nncsl.scenes import SecondTask, trained_in_pieces
 
 
 class Restless(Method):
@@ -83,22 +78,7 @@ def restless(monkeypatch):
 def test_stopped_at_any_step_it_ends_the_same(small, make_run, monkeypatch, restless, mode):
     settings = ("method=restless", "tasks=5", f"teacher_mode={mode}", "labels=2/class", "memory=12")
     expected, _ = engine.train(make_run(small(*settings), "whole"))
-    prepared = make_run(small(*settings), "stopped")
-    losses, calls = Restless.losses, []
-
-    def stopping(self, step):
-        calls.append((step.task.index, step.phase.name, step.now.number))
-        os.kill(os.getpid(), signal.SIGTERM)
-        return losses(self, step)
-
-    monkeypatch.setattr(Restless, "losses", stopping)
-    saved = None
-    while True:
-        try:
-            method, _ = engine.train(prepared, saved)
-            break
-        except Interrupted:
-            saved = checkpoint.load(prepared.checkpoint_path)
+    method, _, calls = trained_in_pieces(make_run(small(*settings), "stopped"), monkeypatch)
     # Each step once, each after a start of its own.
     steps = [("first", n) for n in range(3)] + [("second", n) for n in range(4)]
     assert calls == [(task, *step) for task in range(5) for step in steps]

@@ -1,8 +1,6 @@
 """X-DER by its formulas: every term of a step against loops over numbers, its store, and which passes are counted."""
 
 import math
-import os
-import signal
 from copy import deepcopy
 from dataclasses import replace
 
@@ -19,12 +17,10 @@ from nncsl.featurebank import fingerprint
 from nncsl.methods import slices
 from nncsl.methods.xder import XDER
 from nncsl.planner import imagined
-from nncsl.record import checkpoint
 from nncsl.replay import Memory
 from nncsl.teachers import Teacher
-from nncsl.terminal import Interrupted
 from tests.nncsl.methods.test_derpp import naive_cross_entropy
-from tests.nncsl.scenes import SecondTask
+from tests.nncsl.scenes import SecondTask, trained_in_pieces
 
 BATCHNORM = torch.nn.modules.batchnorm._BatchNorm
 
@@ -378,23 +374,7 @@ def test_stopped_at_any_step_it_ends_the_same(small, make_run, monkeypatch, meth
     settings = (f"method={method}", "epochs=1", "unlabeled_batch=100", "memory=24", "own.lr=0.02")
     settings += ("own.contrast_views=2", "own.distance_weight=10") if method == "xder" else ()
     expected, _ = engine.train(make_run(small(*settings), "whole"))
-    prepared = make_run(small(*settings), "stopped")
-    declared = methods.find(method)
-    losses, calls = declared.losses, []
-
-    def stopping(self, step):
-        calls.append((step.task.index, step.now.number))
-        os.kill(os.getpid(), signal.SIGTERM)
-        return losses(self, step)
-
-    monkeypatch.setattr(declared, "losses", stopping)
-    saved = None
-    while True:
-        try:
-            found, _ = engine.train(prepared, saved)
-            break
-        except Interrupted:
-            saved = checkpoint.load(prepared.checkpoint_path)
+    found, _, calls = trained_in_pieces(make_run(small(*settings), "stopped"), monkeypatch)
     assert len(calls) == len(set(calls)) >= 10
     assert fingerprint(found.state_dict()) == fingerprint(expected.state_dict())
 
