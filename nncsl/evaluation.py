@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nncsl import networks
+from nncsl import accounting, networks
 from nncsl.data.policy import ViewPolicy
 from nncsl.data.sources import Images, Source
 from nncsl.data.tasks import Task
@@ -27,9 +27,19 @@ def answers(
 ) -> Tensor:
     """Return ``answer(method, pixels)`` on plain images, on the host: [n, ...]. No mode or statistic changes."""
     size = inference_batch(method.network, policy.large.size)
+    found: Tensor | None = None
     with networks.evaluating(method):
-        parts = [ids[start : start + size] for start in range(0, len(ids), size)]
-        return torch.cat([answer(method, plain_images(images, part, policy, device)).float().cpu() for part in parts])
+        for start in range(0, max(1, len(ids)), size):
+            part = ids[start : start + size]
+            given = answer(method, plain_images(images, part, policy, device))
+            if found is None:
+                found = torch.empty(len(ids), *given.shape[1:])
+            # Into one tensor: a small one per batch, left among the large ones, would tear the heap into holes.
+            found[start : start + len(part)] = given
+            del given
+    accounting.return_free_memory()
+    assert found is not None
+    return found
 
 
 def plain_images(images: Images, ids: np.ndarray, policy: ViewPolicy, device: torch.device) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nncsl import networks
+from nncsl import accounting, networks
 from nncsl.batches import Batch, Pool, Render, ViewKeys, views_per_step
 from nncsl.config import Config
 from nncsl.data.policy import KINDS
@@ -113,9 +113,11 @@ class BankTeacher(Teacher):
                     began = True
                 assert self._bank is not None
                 self._bank.write(keys.ids, bank_slots(keys), rows, role=asked.role)
+                del rows  # before the next pass needs its place
         assert self._bank is not None
         self._bank.commit()
         self._state.generation = self._bank.generation
+        accounting.return_free_memory()
 
     def _begin_generation(self, pool: Pool, dim: int, *, unit: bool) -> None:
         config = self._config
