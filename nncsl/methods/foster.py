@@ -152,6 +152,9 @@ class FOSTER(Method):
         scores = known.new_full((len(images), self.network.head.out_features), float("-inf"))
         return scores.index_copy(1, self.seen, known)
 
+    def predicting(self) -> Network | None:
+        return None if self.boosting else self.network
+
 
 def old_features(method: FOSTER, images: Tensor) -> Tensor:
     """Answer with the old network's features [n, F] while the new branch is trained."""

@@ -1,4 +1,4 @@
-"""A run keeps the pixels of its memory, and those alone; a kill at any moment leaves those that its checkpoint names."""
+"""A run keeps the pixels of its memory, and those alone; a kill at any moment leaves those of its checkpoint."""
 
 import numpy as np
 import pytest
