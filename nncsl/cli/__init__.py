@@ -14,6 +14,7 @@ from nncsl.cli import (
     config,
     data,
     evaluate,
+    export,
     methods,
     metrics,
     plan,
@@ -25,7 +26,7 @@ from nncsl.errors import UserError
 from nncsl.version import __version__
 
 # In the order in which the help shows them.
-COMMANDS = (train, plan, evaluate, predict, report, metrics, methods, config, data, bank, bench, completion)
+COMMANDS = (train, plan, evaluate, predict, export, report, metrics, methods, config, data, bank, bench, completion)
 
 _EXIT_CODES = """exit codes: 0 done; 1 an image that can't be read (all others are predicted), or an error inside
 nncsl; 2 a wrong flag, setting, data file or folder (one line says which); 3 a damaged feature bank;

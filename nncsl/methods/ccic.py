@@ -155,7 +155,7 @@ class CCIC(Method):
             return images.new_full((len(images), classes), -torch.inf)
         count = min(self.own.neighbors, len(self.labels))
         _, nearest = kernels.neighbors(self._unit_features(images), self.features, count)
-        known = torch.isin(torch.arange(classes, device=images.device), self.labels)
+        known = (torch.arange(classes, device=images.device)[:, None] == self.labels).any(dim=1)
         return networks.mask_unseen(mixmatch.votes(self.labels[nearest], classes), known)
 
     def probabilities(self, scores: Tensor) -> Tensor:

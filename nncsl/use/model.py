@@ -33,7 +33,7 @@ class Neighbor(NamedTuple):
 
 @dataclass(frozen=True)
 class Predictions:
-    """Of n images: probabilities float64 [n, C], as ``classes`` are ordered; neighbors: nearest first, if they decided."""
+    """Of n images: probabilities float64 [n, C], as ``classes`` are ordered; neighbors: nearest first, or None."""
 
     classes: tuple[str, ...]
     probabilities: np.ndarray
@@ -135,6 +135,12 @@ class Model:
             run.method, memory.images, memory.rows, run.config.views, run.device, unit_projections
         )
         return memory, answers
+
+    def export(self, target: str | Path) -> dict[str, Any]:
+        """Write the method's own prediction to a .safetensors, .onnx or .pt2 file; return what it says of itself."""
+        from nncsl.export import export
+
+        return export(self, target)
 
     def remembered(self, ids: Sequence[int]) -> list[np.ndarray]:
         """Return the pixels of remembered images, uint8 [h, w, C] each."""

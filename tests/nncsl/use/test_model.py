@@ -169,7 +169,7 @@ def test_what_is_wrong_is_said(trained, tmp_path, files):
     model = nncsl.load(trained("finetune"), device="cpu")
     with pytest.raises(UserError, match="remembers no labeled images"):
         model.predict(files[0], by="neighbors")
-    with pytest.raises(DataError, match="absent.png"):
+    with pytest.raises(DataError, match=r"absent\.png"):
         model.predict(tmp_path / "absent.png")
 
 
