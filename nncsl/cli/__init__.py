@@ -13,6 +13,7 @@ from nncsl.cli import (
     completion,
     config,
     data,
+    doctor,
     evaluate,
     export,
     methods,
@@ -26,7 +27,22 @@ from nncsl.errors import UserError
 from nncsl.version import __version__
 
 # In the order in which the help shows them.
-COMMANDS = (train, plan, evaluate, predict, export, report, metrics, methods, config, data, bank, bench, completion)
+COMMANDS = (
+    train,
+    plan,
+    evaluate,
+    predict,
+    export,
+    report,
+    metrics,
+    methods,
+    config,
+    data,
+    bank,
+    bench,
+    doctor,
+    completion,
+)
 
 _EXIT_CODES = """exit codes: 0 done; 1 an image that can't be read (all others are predicted), or an error inside
 nncsl; 2 a wrong flag, setting, data file or folder (one line says which); 3 a damaged feature bank;

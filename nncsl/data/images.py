@@ -1,6 +1,5 @@
 """Images as uint8 arrays, or as lazy views of a file that hold the same promise: rows by index, in any order."""
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,12 +64,14 @@ class FileBytes:
     nbytes = 0  # held in memory
 
     def __init__(self, path: Path, offset: int) -> None:
-        self._file, self._offset = path.open("rb", buffering=0), offset
+        from nncsl.featurebank.files import read_at  # comes with torch, which a list of data sets need not wait for
+
+        self._file, self._offset, self._read_at = path.open("rb", buffering=0), offset, read_at
 
     def __getitem__(self, part: slice) -> np.ndarray:
         start, stop = int(part.start), int(part.stop)
         content = np.empty(stop - start, np.uint8)
-        if os.preadv(self._file.fileno(), [content.data], self._offset + start) != len(content):
+        if self._read_at(self._file.fileno(), content.data, self._offset + start) != len(content):
             raise OSError(f"{self._file.name} ends before byte {self._offset + stop}: delete it, it is made again")
         return content
 
