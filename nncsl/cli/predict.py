@@ -16,9 +16,9 @@ def add(commands: Any) -> None:
         "predict",
         _predict,
         "name the class of images, by a run's own prediction or by the remembered images nearest to them",
-        "nncsl predict runs/digits-nncsl-seed0 photos/7.png",
-        "nncsl predict runs/digits-nncsl-seed0 photos --top 1 --csv predictions.csv",
-        "nncsl predict runs/digits-nncsl-seed0 photos --by neighbors --sheet neighbors.png",
+        "nncsl predict runs/digits-nncsl-seed0 digits/7.png",
+        "nncsl predict runs/digits-nncsl-seed0 digits --top 1 --csv predictions.csv",
+        "nncsl predict runs/digits-nncsl-seed0 digits --by neighbors --sheet neighbors.png",
     )
     parser.add_argument("run_folder", metavar="RUN", help="the folder of a run")
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files, and folders that are walked down")
