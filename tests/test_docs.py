@@ -123,7 +123,8 @@ def here(prepared, tmp_path, monkeypatch):
 def run(words):
     """Runs one command as it stands, training shortened; checks that it ended well and wrote what it was told to."""
     words = [name for word in words for name in (sorted(map(str, Path().glob(word))) if "*" in word else [word])]
-    out = next((Path(words[at + 1]) for at, word in enumerate(words) if word in ("--out", "-o", "--csv", "--sheet", "--to")), None)
+    flags = ("--out", "-o", "--csv", "--sheet", "--to")
+    out = next((Path(words[at + 1]) for at, word in enumerate(words) if word in flags), None)
     if words[0] == "train" and out is not None:
         shutil.rmtree(out, ignore_errors=True)
     if words[0] == "train":
@@ -203,7 +204,7 @@ def test_extras_that_pages_and_errors_name_exist():
     assert {"cpu", "gpu", "tensorboard", "completion", "export"} <= named <= extras
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ("extending.md", "use.md")], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in ("extending.md", "use.md")], ids=lambda p: p.name)
 def test_python_of_the_pages_runs(page, tmp_path, monkeypatch):
     """The blocks of a page one after the other, with the tensors they speak of."""
     monkeypatch.chdir(tmp_path)

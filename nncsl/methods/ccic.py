@@ -63,7 +63,7 @@ class CCIC(Method):
     """
 
     Settings: ClassVar[type] = CCICSettings
-    decides_by: ClassVar[str] = "the votes of the nearest remembered images"
+    decides_by: ClassVar[str | None] = "the votes of the nearest remembered images"
     own: CCICSettings
     features: Tensor  # [m, F], of unit length: the memory as the network sees it when a task ends
     labels: Tensor  # [m]

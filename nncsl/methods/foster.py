@@ -57,6 +57,7 @@ class FOSTER(Method):
 
     Settings: ClassVar[type] = FosterSettings
     measured: ClassVar[dict[str, str]] = {"boost": "two_branch_accuracy"}
+    decides_by: ClassVar[str | None] = "the head"
     own: FosterSettings
     other: Network
     fc: nn.Linear

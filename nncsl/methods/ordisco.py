@@ -37,7 +37,7 @@ class ORDisCo(Method):
 
     Settings: ClassVar[type] = ORDisCoSettings
     remembers_all: ClassVar[bool] = True
-    decides_by: ClassVar[str] = "the head of the network's running average"
+    decides_by: ClassVar[str | None] = "the head of the network's running average"
     counted_apart: ClassVar[tuple[str, ...]] = ("generator", "discriminator")
     own: ORDisCoSettings
 

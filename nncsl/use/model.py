@@ -14,7 +14,7 @@ from nncsl import evaluation, kernels, networks
 from nncsl.data.images import padded
 from nncsl.data.views import plain
 from nncsl.errors import UserError
-from nncsl.methods.base import unit_projections
+from nncsl.methods.base import Method, unit_projections
 from nncsl.passes import inference_batch
 from nncsl.use.pictures import Preparation, one_by_one
 from nncsl.use.restored import Labeled, Restored, labeled_memory, restore
@@ -76,7 +76,9 @@ class Model:
     @property
     def decides_by(self) -> str:
         """What ``by="head"`` means for this method: the head, for most of them."""
-        return self.run.method.decides_by
+        method = self.run.method
+        plain = type(method).predict is Method.predict
+        return method.decides_by or ("the head" if plain else "a prediction of its own")
 
     def predict(self, images: Any, *, by: By = "head") -> Predictions:
         """Return names and probabilities of images as evaluation would judge them.
@@ -106,7 +108,7 @@ class Model:
         scores = method.predict(pixels)[:, list(self.run.seen)].double().cpu()
         if bool(torch.isneginf(scores).all()):
             raise UserError(
-                f"{self.run.folder}: {self.run.config.method} decides by {method.decides_by}, which it has only after "
+                f"{self.run.folder}: {self.run.config.method} decides by {self.decides_by}, which it has only after "
                 "its first task; train on, or use --by neighbors later"
             )
         return method.probabilities(scores).numpy(), []

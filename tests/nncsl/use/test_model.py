@@ -43,6 +43,13 @@ def test_files_of_the_test_images_are_judged_as_eval_does(trained, files, digits
         assert right_by_task(near.names, digits) == pytest.approx(measured["nearest_neighbours"])
 
 
+def test_a_method_that_does_not_say_what_it_decides_by_is_not_taken_for_its_head(trained, monkeypatch):
+    model = nncsl.load(trained(), device="cpu")
+    assert model.decides_by == "the head" and model.run.method.predicting() is model.run.method.network
+    monkeypatch.setattr(type(model.run.method), "predict", lambda self, images: -self.network(images).features)
+    assert model.decides_by == "a prediction of its own" and model.run.method.predicting() is None
+
+
 def test_the_neighbors_that_are_named_decided(trained, files, digits):
     """A remembered image is its own nearest neighbor; weights are parts of the decision, in order."""
     model = nncsl.load(trained(), device="cpu")
