@@ -11,6 +11,7 @@ import errno
 import hashlib
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +19,8 @@ from pathlib import Path
 TEMPORARY = ".tmp"
 _OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
+FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)  # the former is POSIX's, the latter Windows's
+_moving = threading.Lock()
 
 
 class Disk:
@@ -27,12 +30,12 @@ class Disk:
         path.mkdir(parents=True, exist_ok=True)
 
     def create(self, path: Path) -> int:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | FLAGS, 0o644)
 
     def write(self, descriptor: int, data: memoryview, offset: int) -> None:
         """Write all of `data` (bytes) at `offset`."""
         while len(data):
-            written = os.pwrite(descriptor, data, offset)
+            written = write_at(descriptor, data, offset)
             data, offset = data[written:], offset + written
 
     def truncate(self, descriptor: int, size: int) -> None:
@@ -51,11 +54,33 @@ class Disk:
         path.unlink(missing_ok=True)
 
     def sync_directory(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if not hasattr(os, "O_DIRECTORY"):  # Windows opens no directories, and keeps a rename without that
+            return
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | FLAGS)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def read_at(descriptor: int, buffer: memoryview, offset: int) -> int:
+    """Read into `buffer` (bytes) from `offset` on; return how many were read. Threads may share the descriptor."""
+    if hasattr(os, "preadv"):
+        return os.preadv(descriptor, (buffer,), offset)
+    with _moving:  # Windows and macOS: the descriptor has one place
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        found = os.read(descriptor, len(buffer))
+    buffer[: len(found)] = found
+    return len(found)
+
+
+def write_at(descriptor: int, data: memoryview, offset: int) -> int:
+    """Write `data` (bytes) at `offset`; return how many were written. Threads may share the descriptor."""
+    if hasattr(os, "pwrite"):
+        return os.pwrite(descriptor, data, offset)
+    with _moving:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        return os.write(descriptor, data)
 
 
 def publish(disk: Disk, path: Path, content: bytes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -12,6 +11,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from .errors import BankLocked
+from .files import FLAGS
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _held: weakref.WeakSet[WriterLock] = weakref.WeakSet()
 
@@ -26,30 +31,21 @@ class WriterLock:
 
     def _acquire(self) -> int:
         while True:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | FLAGS, 0o644)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                holder = _describe(os.pread(descriptor, 4096, 0))
+                content = os.pread(descriptor, 4096, 0)
                 os.close(descriptor)
-                raise BankLocked(
-                    f"{self.path.parent} is being written by {holder}. A bank has one writer at a time: wait for it, "
-                    f"stop it, or open with mode='r'"
-                ) from None
+                raise _locked(self.path, content) from None
             except BaseException:
                 os.close(descriptor)
                 raise
             if self._is_current(descriptor):
                 break
             os.close(descriptor)  # the holder removed the file between our open and our lock: that lock guards nothing
-        who = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "command": " ".join(sys.argv)[:200],
-        }
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(who).encode(), 0)
+        os.pwrite(descriptor, _ourselves(), 0)
         return descriptor
 
     def _is_current(self, descriptor: int) -> bool:
@@ -73,6 +69,49 @@ class WriterLock:
             self._descriptor = None
 
 
+class PortableLock:
+    """The same promise where there is no `flock`, by the package filelock: the system's own lock on Windows."""
+
+    def __init__(self, path: Path):
+        import filelock
+
+        self.path = path
+        self._lock = filelock.FileLock(path.with_name(path.name + ".held"), timeout=0)
+        try:
+            self._lock.acquire()
+        except filelock.Timeout:
+            raise _locked(path, path.read_bytes() if path.exists() else b"") from None
+        path.write_bytes(_ourselves())
+
+    def release(self) -> None:
+        """Safe to call twice."""
+        if self._lock.is_locked:
+            self.path.unlink(missing_ok=True)
+            self._lock.release()
+
+
+def lock(path: Path) -> WriterLock | PortableLock:
+    """Return the one writer's lock, held; BankLocked names another holder."""
+    return PortableLock(path) if fcntl is None else WriterLock(path)
+
+
+def _ourselves() -> bytes:
+    who = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": " ".join(sys.argv)[:200],
+    }
+    return json.dumps(who).encode()
+
+
+def _locked(path: Path, content: bytes) -> BankLocked:
+    return BankLocked(
+        f"{path.parent} is being written by {_describe(content)}. A bank has one writer at a time: wait for it, "
+        f"stop it, or open with mode='r'"
+    )
+
+
 def _describe(content: bytes) -> str:
     try:
         who = json.loads(content)
@@ -87,4 +126,5 @@ def _forget_in_child() -> None:
     _held.clear()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+if hasattr(os, "register_at_fork"):  # Windows does not fork
+    os.register_at_fork(after_in_child=_forget_in_child)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from .errors import BankMismatch, CorruptBank
 from .files import TEMPORARY, Disk, explained, publish, sha256_of
-from .lock import WriterLock
+from .lock import PortableLock, WriterLock, lock
 from .manifest import CURRENT, REMEDY, Generation, ShardEntry, State, parse_state
 
 LOCK = "LOCK"
@@ -24,12 +24,12 @@ class Store:
         self.shards = path / "shards"
         self.state = State((), 1)
         self._current = b""  # CURRENT as it was when the state was loaded
-        self.lock: WriterLock | None = None
+        self.lock: WriterLock | PortableLock | None = None
 
     def acquire(self) -> None:
         """Become the writer of this bank, or raise BankLocked."""
         with explained(self.path / LOCK, 0):
-            self.lock = WriterLock(self.path / LOCK)
+            self.lock = lock(self.path / LOCK)
 
     def release(self) -> None:
         if self.lock is not None:
@@ -94,7 +94,7 @@ class Store:
                     f"{path} holds a bank already; open it with mode='a', or replace it with overwrite=True"
                 )
             return
-        own = ("MANIFEST-*", "*.tmp", "shards", LOCK)
+        own = ("MANIFEST-*", "*.tmp", "shards", f"{LOCK}*")
         foreign = [p.name for p in path.glob("*") if not any(p.match(pattern) for pattern in own)]
         if foreign:
             raise FileExistsError(

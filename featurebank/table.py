@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from .codecs import Codec
 from .errors import CorruptBank
+from .files import read_at
 from .manifest import REMEDY
 from .shard import Layout, read_column, read_layout
 
@@ -100,7 +100,7 @@ class FileRows:
         offsets = self._offsets[which] + within * size
         descriptors = [file.fileno() for file in self._files]
         for row, (number, offset) in enumerate(zip(which.tolist(), offsets.tolist(), strict=True)):
-            if os.preadv(descriptors[number], (buffer[row * size : row * size + size],), offset) != size:
+            if read_at(descriptors[number], buffer[row * size : row * size + size], offset) != size:
                 raise CorruptBank(f"{self._files[number].name}: ends before its features do; {REMEDY}")
 
 

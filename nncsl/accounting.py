@@ -2,7 +2,6 @@
 
 import ctypes
 import gc
-import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,11 @@ from torch import Tensor, nn
 from nncsl import networks
 from nncsl.data.images import Images
 from nncsl.errors import UserError
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 _STATUS = Path("/proc/self/status")
 _RESET_PEAK = Path("/proc/self/clear_refs")
@@ -124,13 +128,15 @@ def gradient_bytes(network: nn.Module) -> int:
 
 
 def process_peak(device: torch.device) -> int:
-    """The highest use so far: of the CUDA allocator, or of the process's resident memory."""
+    """The highest use so far: of the CUDA allocator, or of the process's resident memory; 0 where nothing tells it."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:
         # Not getrusage: a process started by a larger one inherits that one's peak there.
         return _from_status("VmHWM")
     except (OSError, IndexError):
+        if resource is None:
+            return 0  # not known
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

@@ -21,7 +21,7 @@ from nncsl.data.views import as_pixels
 from nncsl.errors import UserError
 from nncsl.methods.base import Answer, Losses, Method, Phase, Step, unit_projections
 from nncsl.passes import Forward
-from nncsl.record import checkpoint, snapshots
+from nncsl.record import checkpoint, remembered, snapshots
 from nncsl.record.journal import open_journal
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
@@ -266,7 +266,8 @@ def save(
     state.peak(total=accounting.process_peak(run.device))
     contents = {"config": configs.plain(run.config), "state": state.pack(), "method": method.state_dict()}
     contents |= {"optimizers": [o.state_dict() for o in optimizers], "scaler": scaler and scaler.state_dict()}
-    checkpoint.save(run.checkpoint_path, contents | {"teacher": teacher.contents()})
+    with remembered.kept(run.folder, run.source, state.memory, method.keeps()):
+        checkpoint.save(run.checkpoint_path, contents | {"teacher": teacher.contents()})
     teacher.after_save()
     accounting.return_free_memory()  # sweeps, steps and evaluation leave different holes in the heap
 

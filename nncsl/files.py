@@ -25,7 +25,7 @@ def written_beside(target: Path, *, size: int = 0, advice: str = _ADVICE) -> Ite
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield beside
-        with beside.open("rb") as file:
+        with beside.open("rb+") as file:  # Windows syncs only what could be written to
             os.fsync(file.fileno())
         beside.replace(target)
         _sync_folder(target.parent)
@@ -82,7 +82,9 @@ def _reserve(file: BinaryIO, size: int) -> None:
 
 
 def _sync_folder(path: Path) -> None:
-    """Make a rename in the folder survive a power loss."""
+    """Make a rename in the folder survive a power loss; Windows opens no folders, and keeps a rename without that."""
+    if os.name == "nt":
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

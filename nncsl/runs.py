@@ -260,7 +260,7 @@ def reopen(folder: Path) -> Trained:
 def evaluate(folder: Path) -> dict[str, Any]:
     """Return accuracies of a run's last checkpoint: by its method, and by soft nearest neighbours among the memory."""
     config, state, source, tasks, method, device = reopen(folder)
-    trained = min(state.task + bool(state.epochs + state.step), len(tasks))
+    trained = state.trained(len(tasks))
     if not trained:
         raise UserError(f"{folder} has not been trained yet: there is nothing to evaluate")
     shown, seen = tasks[:trained], torch.from_numpy(tasks[trained - 1].seen_mask)

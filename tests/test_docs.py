@@ -80,6 +80,10 @@ def commands():
         yield pytest.param(list(words), why, id=f"{place}: nncsl {' '.join(words)}{note}")
 
 
+def python_blocks(page):
+    return re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+
+
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     """What the commands speak of: DATA, my-images, and runs that are there already."""
@@ -99,6 +103,7 @@ def prepared(tmp_path_factory):
         Image.fromarray(tile).save(path)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        exec(python_blocks(ROOT / "docs" / "use.md")[0], {})  # writes digits/
         assert cli.main(["train", *SHORT]) == 0
         assert cli.main(["train", "--preset", "cifar10", "--data-dir", "DATA", *SHORT]) == 0
         shutil.copytree("runs/digits-nncsl-seed0", "runs/first")
@@ -118,7 +123,8 @@ def here(prepared, tmp_path, monkeypatch):
 def run(words):
     """Runs one command as it stands, training shortened; checks that it ended well and wrote what it was told to."""
     words = [name for word in words for name in (sorted(map(str, Path().glob(word))) if "*" in word else [word])]
-    out = next((Path(words[at + 1]) for at, word in enumerate(words) if word in ("--out", "-o")), None)
+    flags = ("--out", "-o", "--csv", "--sheet", "--to")
+    out = next((Path(words[at + 1]) for at, word in enumerate(words) if word in flags), None)
     if words[0] == "train" and out is not None:
         shutil.rmtree(out, ignore_errors=True)
     if words[0] == "train":
@@ -195,14 +201,14 @@ def test_extras_that_pages_and_errors_name_exist():
         path.read_text() for path in (*PAGES, *(ROOT / "nncsl").rglob("*.py"), *(ROOT / "featurebank").glob("*.py"))
     ]
     named = {name for text in texts for name in re.findall(r'(?:nncsl|"\.)\[(\w+)\]', text)}
-    assert {"cpu", "gpu", "tensorboard", "completion"} <= named <= extras
+    assert {"cpu", "gpu", "tensorboard", "completion", "export"} <= named <= extras
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "extending.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in ("extending.md", "use.md")], ids=lambda p: p.name)
 def test_python_of_the_pages_runs(page, tmp_path, monkeypatch):
     """The blocks of a page one after the other, with the tensors they speak of."""
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    blocks = python_blocks(page)
     generator = torch.Generator().manual_seed(0)
     names = {
         "model": torch.nn.Linear(4, 4),
@@ -222,6 +228,19 @@ def test_python_of_the_pages_runs(page, tmp_path, monkeypatch):
         assert len(blocks) == 2
         assert names["probabilities"].shape == (8, 10) and names["loss"].isfinite()
         assert names["vectors"].shape == (20, 128)
+
+
+def test_the_python_of_the_page_on_using_a_run_runs(here, capsys):
+    """Its commands that export, then its scripts in their order."""
+    page = ROOT / "docs" / "use.md"
+    for line in shell_lines(page.read_text()):
+        if line.startswith("nncsl export"):
+            run(shlex.split(line)[1:])
+    names = {}
+    for block in python_blocks(page):
+        exec(compile(block, page.name, "exec"), names)
+    assert names["found"].probabilities.shape == (2, 10) and names["probabilities"].shape == (1, 10)
+    assert names["facts"]["classes"] == list("0123456789")
 
 
 @pytest.mark.parametrize("name", ["my_method.py", "my_data.py"])

@@ -51,8 +51,7 @@ def write(answer: Answer, source: Source, target: Path) -> None:
     for axis in axes:
         axis.axis("off")
     for axis, neighbor in zip(axes, shown, strict=False):
-        batch = source.train.gather(np.array([neighbor.image]))
-        pixels = batch.pixels[0] if batch.sizes is None else batch.pixels[0][: batch.sizes[0, 0], : batch.sizes[0, 1]]
+        (pixels,) = source.train.gather(np.array([neighbor.image])).each()
         axis.imshow(pixels.squeeze(), cmap="gray", vmin=0, vmax=255)
         first = "asked for" if neighbor is answer.query else f"{neighbor.similarity:.3f}"
         axis.set_title(f"{first}\n{class_name(neighbor, source)}\n{neighbor.image}, {neighbor.role}", fontsize=8)

@@ -7,15 +7,46 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from nncsl.cli import bank, bench, completion, config, data, evaluate, methods, metrics, plan, report, train
+from nncsl.cli import (
+    bank,
+    bench,
+    completion,
+    config,
+    data,
+    doctor,
+    evaluate,
+    export,
+    methods,
+    metrics,
+    plan,
+    predict,
+    report,
+    train,
+)
 from nncsl.errors import UserError
 from nncsl.version import __version__
 
 # In the order in which the help shows them.
-COMMANDS = (train, plan, evaluate, report, metrics, methods, config, data, bank, bench, completion)
+COMMANDS = (
+    train,
+    plan,
+    evaluate,
+    predict,
+    export,
+    report,
+    metrics,
+    methods,
+    config,
+    data,
+    bank,
+    bench,
+    doctor,
+    completion,
+)
 
-_EXIT_CODES = """exit codes: 0 done; 1 an error inside nncsl; 2 a wrong flag, setting, data file or folder
-(one line says which); 3 a damaged feature bank; 130 interrupted (a run can be resumed)"""
+_EXIT_CODES = """exit codes: 0 done; 1 an image that can't be read (all others are predicted), or an error inside
+nncsl; 2 a wrong flag, setting, data file or folder (one line says which); 3 a damaged feature bank;
+130 interrupted (a run can be resumed)"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from nncsl.errors import UserError
 _SHELLS = ("bash", "zsh", "fish")
 # What is a folder or a file on disk, by where argparse stores it.
 _FOLDERS = ("path", "run_folder", "of_run", "resume", "data_dir")
-_FILES_OR_FOLDERS = ("out",)
+_FILES_OR_FOLDERS = ("out", "images", "csv", "sheet", "to")
 
 
 def add(commands: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from nncsl.data.rng import permutation, stream_key
 from nncsl.errors import DataError
 
-_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 _TEST_FOLDERS = ("test", "val", "validation")
 
 
@@ -66,7 +66,7 @@ def _list(root: Path, classes: tuple[str, ...] | None) -> Listing:
     files: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
-        members = sorted(p for p in (root / name).iterdir() if p.suffix.lower() in _SUFFIXES)
+        members = sorted(p for p in (root / name).iterdir() if p.suffix.lower() in SUFFIXES)
         if not members:
             raise DataError(f"class folder {root / name} has no images; add some or remove the folder")
         files += members

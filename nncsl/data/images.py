@@ -1,6 +1,6 @@
 """Images as uint8 arrays, or as lazy views of a file that hold the same promise: rows by index, in any order."""
 
-import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +15,12 @@ class ImageBatch:
 
     pixels: np.ndarray
     sizes: np.ndarray | None = None
+
+    def each(self) -> list[np.ndarray]:
+        """Return the images without padding: uint8 [h, w, C] each."""
+        if self.sizes is None:
+            return list(self.pixels)
+        return [pixels[:height, :width] for pixels, (height, width) in zip(self.pixels, self.sizes, strict=True)]
 
 
 class Images(Protocol):
@@ -58,19 +64,21 @@ class FileBytes:
     nbytes = 0  # held in memory
 
     def __init__(self, path: Path, offset: int) -> None:
-        self._file, self._offset = path.open("rb", buffering=0), offset
+        from nncsl.featurebank.files import read_at  # comes with torch, which a list of data sets need not wait for
+
+        self._file, self._offset, self._read_at = path.open("rb", buffering=0), offset, read_at
 
     def __getitem__(self, part: slice) -> np.ndarray:
         start, stop = int(part.start), int(part.stop)
         content = np.empty(stop - start, np.uint8)
-        if os.preadv(self._file.fileno(), [content.data], self._offset + start) != len(content):
+        if self._read_at(self._file.fileno(), content.data, self._offset + start) != len(content):
             raise OSError(f"{self._file.name} ends before byte {self._offset + stop}: delete it, it is made again")
         return content
 
 
 @dataclass(frozen=True)
 class PackedImages:
-    """RGB images of different sizes, one after the other.
+    """Images of different sizes, one after the other.
 
     flat: [bytes]; offsets: int64 [n]; sizes: int64 [n, 2].
     """
@@ -78,6 +86,7 @@ class PackedImages:
     flat: np.ndarray | FileBytes
     offsets: np.ndarray
     sizes: np.ndarray
+    channels: int = 3
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -87,10 +96,19 @@ class PackedImages:
         return self.offsets.nbytes + self.sizes.nbytes + self.flat.nbytes
 
     def gather(self, ids: np.ndarray) -> ImageBatch:
-        sizes = self.sizes[ids]
-        if not len(sizes):
-            return ImageBatch(np.zeros((0, 1, 1, 3), np.uint8))
-        pixels = np.zeros((len(sizes), *sizes.max(axis=0), 3), np.uint8)
-        for row, (start, (height, width)) in enumerate(zip(self.offsets[ids], sizes, strict=True)):
-            pixels[row, :height, :width] = self.flat[start : start + height * width * 3].reshape(height, width, 3)
-        return ImageBatch(pixels, None if (sizes == sizes[0]).all() else sizes)
+        starts, sizes, channels = self.offsets[ids], self.sizes[ids], self.channels
+        each = (
+            self.flat[start : start + height * width * channels].reshape(height, width, channels)
+            for start, (height, width) in zip(starts, sizes, strict=True)
+        )
+        return padded(each, sizes, channels)
+
+
+def padded(images: Iterable[np.ndarray], sizes: np.ndarray, channels: int) -> ImageBatch:
+    """Return images uint8 [h, w, channels] as one batch; sizes: their heights and widths, int64 [n, 2]."""
+    if not len(sizes):
+        return ImageBatch(np.zeros((0, 1, 1, channels), np.uint8))
+    pixels = np.zeros((len(sizes), *sizes.max(axis=0), channels), np.uint8)
+    for row, (height, width), image in zip(pixels, sizes, images, strict=True):
+        row[:height, :width] = image
+    return ImageBatch(pixels, None if (sizes == sizes[0]).all() else sizes)

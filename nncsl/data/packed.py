@@ -15,15 +15,14 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from PIL import Image, ImageOps
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from nncsl.data import decoding
 from nncsl.data.images import FileBytes, PackedImages
 from nncsl.errors import DataError
 from nncsl.files import write_text
 
 _FORMAT = 1
-_LONGEST = 2.0  # panoramas are cut to this aspect ratio around their middle, so that one does not pad a whole batch
 _CHUNK = 256
 
 
@@ -96,40 +95,19 @@ def _decode_all(name: str, files: tuple[Path, ...], path: Path, short_side: int)
             checksums.flush()
             _write_journal(journal, rows.stop)
             bar.update(step, completed=rows.stop)
-    partial.rename(path)
+    del flat, checksums  # Windows renames no file that is mapped
+    partial.replace(path)
     journal.unlink()
 
 
 def _target_size(file: Path, short_side: int) -> tuple[int, int]:
     """Height and width after decoding; reads the header only."""
-    try:
-        with Image.open(file) as image:
-            width, height = image.size
-            if image.format != "PNG" and image.getexif().get(0x0112, 1) >= 5:  # a photograph stored on its side
-                width, height = height, width
-    except Exception as error:
-        raise _undecodable(file, error) from error
-    scale = short_side / min(width, height)
-    longest = round(short_side * _LONGEST)
-    return min(round(height * scale), longest), min(round(width * scale), longest)
+    return decoding.fitted_size(*decoding.measure(file), short_side)
 
 
 def _decode(file: Path, size: np.ndarray) -> np.ndarray:
     """The image as uint8 [height, width, 3]: resized to cover ``size``, then cut around its middle."""
-    height, width = (int(side) for side in size)
-    try:
-        if file.suffix.lower() == ".png":
-            with Image.open(file) as image:
-                image.verify()  # Pillow decodes a PNG with a destroyed tail without a word
-        with Image.open(file) as image:
-            upright = (image if image.format == "PNG" else ImageOps.exif_transpose(image)).convert("RGB")
-    except Exception as error:
-        raise _undecodable(file, error) from error
-    return np.asarray(ImageOps.fit(upright, (width, height), Image.Resampling.BILINEAR))
-
-
-def _undecodable(file: Path, error: Exception) -> DataError:
-    return DataError(f"{file} can't be decoded ({error}); replace or remove it")
+    return decoding.fitted(decoding.read(file), *(int(side) for side in size))
 
 
 def _allocate(path: Path, sizes: np.ndarray) -> None:

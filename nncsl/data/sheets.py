@@ -24,7 +24,7 @@ def write_sheets(config: Config, folder: Path) -> list[Path]:
     rows = {}
     for label in classes:
         members = labeled[source.train_labels[labeled] == label][:_COLUMNS]
-        rows[source.class_names[label]] = _unpad(source.train.gather(members))
+        rows[source.class_names[label]] = source.train.gather(members).each()
 
     views = views_of_one_image(config, source, tasks, kinds=KINDS)
     try:
@@ -43,7 +43,7 @@ def views_of_one_image(
     """The first labeled image and ten views of it of each kind, uint8 [H, W, C] each; one plain view: all are equal."""
     image = tasks[0].labeled[:1]
     original = source.train.gather(image)
-    views = {"original": _unpad(original)}
+    views = {"original": original.each()}
     for kind in kinds:
         rendered = _views(original, image, config.views, kind, config.seed)
         views[kind] = rendered[:1] if kind == "plain" else rendered
@@ -57,12 +57,6 @@ def _views(original: ImageBatch, image: np.ndarray, policy: ViewPolicy, kind: st
     sizes = None if original.sizes is None else np.repeat(original.sizes, _COLUMNS, axis=0)
     rendered = make_views(pixels, ids, slots, policy=policy, kind=kind, seed=seed, task=0, sizes=sizes)
     return list(as_pixels(rendered, policy))
-
-
-def _unpad(batch: ImageBatch) -> list[np.ndarray]:
-    if batch.sizes is None:
-        return list(batch.pixels)
-    return [pixels[:height, :width] for pixels, (height, width) in zip(batch.pixels, batch.sizes, strict=True)]
 
 
 def _save(rows: dict[str, list[np.ndarray]], path: Path, title: str) -> Path:

@@ -136,6 +136,8 @@ class Method(nn.Module):
     # Phases after which `predict` is measured too, and by what name the accuracies over seen classes are kept.
     measured: ClassVar[Mapping[str, str]] = {}
 
+    decides_by: ClassVar[str | None] = None  # what `predict` judges by, in words, where that is not the head
+
     def __init__(self, network: Network, config: Config, own: Any) -> None:
         super().__init__()
         self.network, self.config, self.own = network, config, own
@@ -202,6 +204,14 @@ class Method(nn.Module):
     def predict(self, images: Tensor) -> Tensor:
         """Return scores [n, C] of plain images, in eval mode; minus infinity for classes that can't be judged."""
         return head_logits(self, images)
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Return class probabilities [n, k] in the order of the scores [n, k] that :meth:`predict` gave."""
+        return scores.softmax(dim=1)
+
+    def predicting(self) -> Network | None:
+        """Return the network whose head alone is :meth:`predict`, for seen classes; None: it takes more than that."""
+        return self.network if type(self).predict is Method.predict else None
 
     def seen_logits(self, features: Tensor, task: Task) -> Tensor:
         """Return the head's logits [n, C] of features [n, F], unseen classes at minus infinity."""

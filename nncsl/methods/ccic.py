@@ -63,6 +63,7 @@ class CCIC(Method):
     """
 
     Settings: ClassVar[type] = CCICSettings
+    decides_by: ClassVar[str | None] = "the votes of the nearest remembered images"
     own: CCICSettings
     features: Tensor  # [m, F], of unit length: the memory as the network sees it when a task ends
     labels: Tensor  # [m]
@@ -154,8 +155,13 @@ class CCIC(Method):
             return images.new_full((len(images), classes), -torch.inf)
         count = min(self.own.neighbors, len(self.labels))
         _, nearest = kernels.neighbors(self._unit_features(images), self.features, count)
-        known = torch.isin(torch.arange(classes, device=images.device), self.labels)
+        known = (torch.arange(classes, device=images.device)[:, None] == self.labels).any(dim=1)
         return networks.mask_unseen(mixmatch.votes(self.labels[nearest], classes), known)
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Return the classes' shares of the votes."""
+        votes = scores.clamp(min=0)
+        return votes / votes.sum(dim=1, keepdim=True)
 
     def _unit_features(self, images: Tensor) -> Tensor:
         return F.normalize(self.network(images).features, dim=1)

@@ -57,6 +57,7 @@ class FOSTER(Method):
 
     Settings: ClassVar[type] = FosterSettings
     measured: ClassVar[dict[str, str]] = {"boost": "two_branch_accuracy"}
+    decides_by: ClassVar[str | None] = "the head"
     own: FosterSettings
     other: Network
     fc: nn.Linear
@@ -151,6 +152,9 @@ class FOSTER(Method):
         known = two_branch_logits(self, images) if self.boosting else head_logits(self, images)[:, self.seen]
         scores = known.new_full((len(images), self.network.head.out_features), float("-inf"))
         return scores.index_copy(1, self.seen, known)
+
+    def predicting(self) -> Network | None:
+        return None if self.boosting else self.network
 
 
 def old_features(method: FOSTER, images: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ class ICaRL(ER):
     """Binary cross-entropy on task and memory as one set; what old outputs should say, the old network said."""
 
     Settings: ClassVar[type] = ICaRLSettings
+    decides_by: ClassVar[str | None] = "the nearest mean of a class's remembered images"
     own: ICaRLSettings
     means: Tensor  # [C, F], unit length; nan where a class has none
 

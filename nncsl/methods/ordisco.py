@@ -37,6 +37,7 @@ class ORDisCo(Method):
 
     Settings: ClassVar[type] = ORDisCoSettings
     remembers_all: ClassVar[bool] = True
+    decides_by: ClassVar[str | None] = "the head of the network's running average"
     counted_apart: ClassVar[tuple[str, ...]] = ("generator", "discriminator")
     own: ORDisCoSettings
 
@@ -179,6 +180,9 @@ class ORDisCo(Method):
 
     def predict(self, images: Tensor) -> Tensor:
         return networks.head_logits(self.average, images)
+
+    def predicting(self) -> Network | None:
+        return self.average
 
 
 def at_least_single(x: Tensor) -> Tensor:

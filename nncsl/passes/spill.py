@@ -1,6 +1,5 @@
 """Where parts of a batch wait between two passes over it: on the device, in host memory, or in a file."""
 
-import os
 import tempfile
 from collections import defaultdict
 from pathlib import Path
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nncsl import accounting
+from nncsl.featurebank.files import read_at, write_at
 
 Key = tuple[str, int]
 
@@ -86,7 +86,7 @@ class FileStore:
         self._places[key] = _Place(offset, size, on_host.shape, on_host.stride(), on_host.dtype)
         left = memoryview(_bytes(on_host))  # type: ignore[arg-type]
         while left:
-            written = os.pwrite(self._file.fileno(), left, offset)
+            written = write_at(self._file.fileno(), left, offset)
             left, offset = left[written:], offset + written
 
     def get(self, key: Key) -> Tensor:
@@ -94,7 +94,7 @@ class FileStore:
         tensor = torch.empty_strided(place.shape, place.strides, dtype=place.dtype)
         left, offset = memoryview(_bytes(tensor)), place.offset  # type: ignore[arg-type]
         while left:
-            read = os.preadv(self._file.fileno(), [left], offset)
+            read = read_at(self._file.fileno(), left, offset)
             if not read:
                 raise OSError(f"the file of spilled activations ends at {offset}, expected {place.size} bytes more")
             left, offset = left[read:], offset + read

@@ -81,6 +81,10 @@ class RunState:
         """Move on to the next task."""
         self.task, self.phase, self.epochs = self.task + 1, 0, 0
 
+    def trained(self, tasks: int) -> int:
+        """Return how many of the run's tasks the network has seen images of, the one under way included."""
+        return min(self.task + bool(self.epochs + self.step), tasks)
+
     def epoch_means(self) -> dict[str, float]:
         """Return the epoch's mean losses and accuracies, each over the steps that had it."""
         return {name: total.item() / self.counts[name] for name, total in self.sums.items()}

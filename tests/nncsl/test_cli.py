@@ -35,7 +35,7 @@ def test_version_names_everything_and_the_device():
     "command",
     [
         *([], ["train"], ["eval"], ["metrics"], ["config"], ["data"], ["data", "prepare"], ["data", "show"], ["bank"]),
-        *(["bank", "query"], ["bench"], ["completion"]),
+        *(["bank", "query"], ["bench"], ["completion"], ["predict"], ["export"], ["doctor"]),
     ],
 )
 def test_help_is_there_for_every_command(command):

@@ -44,9 +44,9 @@ def metrics(folder):
     return {k: v for k, v in summary.items() if k not in TIMES}, kept
 
 
-def snapshots(folder):
-    """What was kept of the test set at the tasks' boundaries."""
-    found = {path.name: path.read_bytes() for path in (folder / "snapshots").iterdir()}
+def kept(folder, name):
+    """What a run keeps beside its checkpoint: of the test set in snapshots, of earlier tasks in memory."""
+    found = {path.name: path.read_bytes() for path in (folder / name).iterdir()}
     assert found
     return found
 
@@ -99,7 +99,8 @@ def test_killed_again_and_again_it_ends_bit_for_bit_the_same(tmp_path, environme
         killed += process.returncode != 0
     assert killed == kills
     assert metrics(broken) == metrics(whole)
-    assert snapshots(broken) == snapshots(whole)
+    assert kept(broken, "snapshots") == kept(whole, "snapshots")
+    assert kept(broken, "memory") == kept(whole, "memory")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
