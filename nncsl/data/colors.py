@@ -20,7 +20,8 @@ def brightness(levels: Tensor, factor: Tensor) -> Tensor:
 def contrast(levels: Tensor, factor: Tensor) -> Tensor:
     """Away from (factor > 1) or towards the image's mean luma."""
     gray = luma(levels)
-    mean = gray.sum(dim=(1, 2, 3), keepdim=True, dtype=torch.float64) / gray[0].numel()
+    total = gray.sum(dim=3, keepdim=True).sum(dim=(1, 2), keepdim=True, dtype=torch.float64)  # exact, rows in float32
+    mean = total / gray[0].numel()
     return _blend(mean.add_(0.5).floor_().float(), levels, factor)
 
 
@@ -75,17 +76,18 @@ def luma(levels: Tensor) -> Tensor:
 
 def equalize(levels: Tensor) -> Tensor:
     """Spread each channel's histogram over all levels; a channel with too few pixels to spread stays as it is."""
-    n, channels = levels.shape[:2]
-    pixels = levels.reshape(n * channels, -1)
-    rows = torch.arange(n * channels, device=levels.device)[:, None] * 256
-    entries = pixels.long().add_(rows)
-    histogram = torch.bincount(entries.flatten(), minlength=n * channels * 256).view(-1, 256)
+    n, channels, height, width = levels.shape
+    pixels = levels.reshape(n * channels, height * width)
+    rows = torch.arange(0, n * channels * 256, 256, dtype=torch.int32, device=levels.device)[:, None]
+    entries = pixels.to(torch.int32).add_(rows).flatten()
+    histogram = torch.bincount(entries, minlength=n * channels * 256).view(-1, 256)
     brightest = histogram.gather(1, pixels.amax(1, keepdim=True).long())
-    step = (pixels.shape[1] - brightest) // 255
+    step = ((height * width - brightest) // 255).float()
     below = (histogram.cumsum(1) - histogram).float()
-    table = below.add_(step // 2).div_(step.clamp(min=1)).floor_().clamp_(max=255)  # exact: floats hold these integers
+    # Exact: floats hold these integers, and their quotient is rounded to a whole number only where it is one.
+    table = below.add_(step.mul(0.5).floor_()).div_(step.clamp(min=1)).floor_().clamp_(max=255)
     table = torch.where(step > 0, table, torch.arange(256, dtype=table.dtype, device=levels.device))
-    return levels.copy_(table.flatten().index_select(0, entries.flatten()).view_as(levels))
+    return levels.copy_(table.flatten().index_select(0, entries).view_as(levels))
 
 
 def _blend(other: Tensor, levels: Tensor, factor: Tensor) -> Tensor:

@@ -55,20 +55,20 @@ def _by_shape(
     pixels = images.to(device).numpy() if isinstance(images, Tensor) else images
     n, channels = len(pixels), pixels.shape[3]
     squares = torch.empty(n, size, size, channels, dtype=torch.uint8)
-    alike = np.concatenate([extent, shape], axis=1)
-    order = np.lexsort(alike.T)
-    changes = (np.diff(alike[order], axis=0) != 0).any(axis=1).nonzero()[0] + 1
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for row, shapes in enumerate(np.concatenate([extent, shape], axis=1).tolist()):
+        alike.setdefault(tuple(shapes), []).append(row)
     corners = corner.tolist()
-    for rows in np.split(order, changes):
-        height, width, *wanted = alike[rows[0]].tolist()
+    for (height, width, *wanted), rows in alike.items():
         boxes = np.empty((len(rows), height, width, channels), dtype=np.uint8)
-        for box, row in zip(boxes, rows.tolist(), strict=True):
+        for at, row in enumerate(rows):
             top, left = corners[row]
-            box[:] = pixels[row, top : top + height, left : left + width]
-        planes = torch.from_numpy(boxes).permute(0, 3, 1, 2)
-        planes = F.interpolate(planes, wanted, mode="bilinear", antialias=True)
-        top, left = (round((side - size) / 2) for side in wanted)
-        put(squares, rows, planes[:, :, top : top + size, left : left + size].permute(0, 2, 3, 1))
+            boxes[at] = pixels[row, top : top + height, left : left + width]
+        planes = F.interpolate(torch.from_numpy(boxes).permute(0, 3, 1, 2), wanted, mode="bilinear", antialias=True)
+        if wanted != [size, size]:
+            top, left = (round((side - size) / 2) for side in wanted)
+            planes = planes[:, :, top : top + size, left : left + size]
+        put(squares, np.array(rows), planes.permute(0, 2, 3, 1))
     return squares
 
 
@@ -152,11 +152,11 @@ def _weighted_sums(pixels: Tensor, rows: Taps, columns: Taps) -> Tensor:
         for weights, start, stop in _blocks(columns, pixels.device):
             window = pixels[..., start:stop].reshape(n, channels * height, stop - start)
             narrow.append(_joined([window @ half.transpose(1, 2) for half in _halves(weights)]))
-        levels = to_levels(torch.cat(narrow, dim=2)).view(n, channels, height, -1)
+        levels = _to_levels(torch.cat(narrow, dim=2)).view(n, channels, height, -1)
         low = []
         for weights, start, stop in _blocks(rows, pixels.device):
             low.append(_joined([half[:, None] @ levels[:, :, start:stop] for half in _halves(weights)]))
-        return to_levels(torch.cat(low, dim=2))
+        return _to_levels(torch.cat(low, dim=2))
 
 
 def _blocks(taps: Taps, device: torch.device) -> Iterator[tuple[Tensor, int, int]]:
@@ -202,7 +202,7 @@ def _keeps_float32(device: torch.device) -> bool:
     )
 
 
-def to_levels(sums: Tensor) -> Tensor:
+def _to_levels(sums: Tensor) -> Tensor:
     """Round sums whose weights were of 2^16 to levels, in place."""
     return sums.add_(_ONE / 2).mul_(1 / _ONE).floor_()
 

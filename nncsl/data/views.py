@@ -132,12 +132,11 @@ def render(
         squares = _cut(images[chunk], sizes[chunk], parameters[chunk], size, frame, device)
         together = 1 if device.type == "cpu" and size >= _ALONE else len(squares)
         for at in range(0, len(squares), together):
-            levels = squares[at : at + together].permute(0, 3, 1, 2)
-            levels = levels.to(torch.float32, memory_format=torch.contiguous_format)
-            rows = slice(chunk.start + at, chunk.start + at + len(levels))
+            rows = slice(chunk.start + at, chunk.start + min(at + together, len(squares)))
+            levels = output[rows].copy_(squares[at : at + together].permute(0, 3, 1, 2))
             for step in drawn[:, rows].any(axis=1).nonzero()[0]:
                 _update(levels, *steps[step], rows)
-            torch.div(levels.div_(255).sub_(mean), std, out=output[rows])
+            levels.div_(255).sub_(mean).div_(std)
     return output
 
 
