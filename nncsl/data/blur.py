@@ -15,7 +15,7 @@ def blur(levels: Tensor, sigma: np.ndarray) -> Tensor:
     and laid out as one line; an output is then a weighted sum of neighbors, which are steps of one apart along columns
     and steps of one padded row apart along rows.
     """
-    n, channels, height, width = levels.shape
+    height, width = levels.shape[2:]
     weights = torch.from_numpy(gaussian_weights(sigma, min(height, width) - 1)).to(levels.device)
     radius = weights.shape[1] // 2
     row = width + 2 * radius
@@ -30,7 +30,7 @@ def blur(levels: Tensor, sigma: np.ndarray) -> Tensor:
 
 
 def gaussian_weights(sigma: np.ndarray, most: int) -> np.ndarray:
-    """Return multiples of 2^-16 that sum to about 1, [n, 2 radius + 1]: Gaussians cut at 4 sigma [n] and `most` pixels."""
+    """Return multiples of 2^-16 [n, 2 radius + 1] that sum to about 1: Gaussians cut at 4 sigma [n] and at `most`."""
     width = sigma[:, None]
     radius = min(int(np.ceil(4.0 * width.max())), most)
     steps = np.arange(-radius, radius + 1)

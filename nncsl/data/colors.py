@@ -42,7 +42,7 @@ def hue(levels: Tensor, turn: Tensor) -> Tensor:
     larger, smaller = torch.maximum(red, blue), torch.minimum(red, blue)
     value, least = torch.maximum(larger, green), torch.minimum(smaller, green)
     chroma = value - least
-    # The way from green: to where blue or red is as large, on to where green has faded, on to where the other has grown.
+    # The way from green: to where blue or red is as large, on to where green has faded, on to where the other is large.
     angle = larger.sub_(smaller).add_(smaller.sub_(least), alpha=2).add_(value).sub_(green)
     negative = torch.sub(blue, red, out=smaller).bitwise_right_shift_(15)  # -1 on red's side, 0 on blue's
     angle.bitwise_xor_(negative).sub_(negative)
@@ -50,7 +50,7 @@ def hue(levels: Tensor, turn: Tensor) -> Tensor:
     torch.add(angle, chroma, alpha=2, out=red)
     green.copy_(angle)
     torch.sub(angle, chroma, alpha=2, out=blue)
-    # How far a channel is from its own hue, the shorter way round: it is full up to one sixth, least from two sixths on.
+    # How far a channel is from its own hue, the shorter way round: full up to one sixth, least from two sixths on.
     half = chroma * 3
     pixels.abs_().sub_(half).abs_().sub_(half).abs_()
     return levels.copy_(torch.sub(chroma.add_(value), pixels, out=pixels).clamp_(least, value))

@@ -125,7 +125,9 @@ def render(
     if outside.any():
         raise ValueError(f"crop outside of image {outside.nonzero()[0][0]}: were the parameters drawn for other sizes?")
     output = torch.empty(len(images), images.shape[3], size, size, dtype=torch.float32, device=device)
-    mean, std = (torch.tensor(values, dtype=torch.float32, device=device)[:, None, None] for values in (policy.mean, policy.std))
+    mean, std = (
+        torch.tensor(values, dtype=torch.float32, device=device)[:, None, None] for values in (policy.mean, policy.std)
+    )
     steps = _color_steps(parameters, images.shape[3], device)
     drawn = np.stack([chosen for chosen, _ in steps])
     for chunk in _chunks(images, size, device):
@@ -239,9 +241,7 @@ def _cut(
     return squares
 
 
-def _color_steps(
-    parameters: ViewParameters, channels: int, device: torch.device
-) -> list[tuple[np.ndarray, Operation]]:
+def _color_steps(parameters: ViewParameters, channels: int, device: torch.device) -> list[tuple[np.ndarray, Operation]]:
     """Return all operations on levels [n, C, size, size] in their order, each with who drew it, bool [n]."""
 
     def given(operation: Callable[..., Tensor], *values: np.ndarray) -> Operation:
