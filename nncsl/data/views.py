@@ -7,7 +7,6 @@ pixels can be rendered again by the student instead of being stored.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from functools import partial
 from itertools import permutations
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from nncsl.data import colors, crops, framed
+from nncsl.data.blur import blur
 from nncsl.data.policy import KINDS, Crop, ViewPolicy
 from nncsl.data.rng import stream_key, uniforms
 
@@ -27,8 +27,12 @@ _ORDERS = np.array(list(permutations(range(len(colors.JITTERS)))))
 # Pixels rendered at a time: enough to hide the cost of a call, few enough for a CPU's caches or a GPU's memory.
 _CHUNK_PIXELS_CPU = 512 * 32 * 32
 _CHUNK_PIXELS = 64 * 224 * 224
+# From this size on a CPU colors one view at a time: where a view is not selected from others, all happens in place.
+_ALONE = 64
 
 PixelArray = Tensor | np.ndarray
+# Changes images [n, ...] in place, which are these rows of all, and returns them.
+Operation = Callable[[Tensor, slice | np.ndarray], Tensor]
 
 
 @dataclass(frozen=True)
@@ -121,20 +125,21 @@ def render(
     if outside.any():
         raise ValueError(f"crop outside of image {outside.nonzero()[0][0]}: were the parameters drawn for other sizes?")
     output = torch.empty(len(images), images.shape[3], size, size, dtype=torch.float32, device=device)
+    mean, std = (
+        torch.tensor(values, dtype=torch.float32, device=device)[:, None, None] for values in (policy.mean, policy.std)
+    )
+    steps = _color_steps(parameters, images.shape[3], device)
+    drawn = np.stack([chosen for chosen, _ in steps])
     for chunk in _chunks(images, size, device):
-        chosen = parameters[chunk]
-        if frame is None:
-            levels = _crop(images[chunk], chosen, size, device)
-        else:
-            levels = framed.cut(
-                images[chunk], sizes[chunk], chosen.top, chosen.left, chosen.flip, size=size, frame=frame, device=device
-            )
-        if levels.shape[1] == 3:
-            _recolor(levels, chosen)
-        blurred = chosen.blur > 0
-        _update(levels, blurred, partial(crops.blur, sigma=chosen.blur[blurred]))
-        output[chunk] = levels
-    return _normalize(output, policy)
+        squares = _cut(images[chunk], sizes[chunk], parameters[chunk], size, frame, device)
+        together = 1 if device.type == "cpu" and size >= _ALONE else len(squares)
+        for at in range(0, len(squares), together):
+            rows = slice(chunk.start + at, chunk.start + min(at + together, len(squares)))
+            levels = output[rows].copy_(squares[at : at + together].permute(0, 3, 1, 2))
+            for step in drawn[:, rows].any(axis=1).nonzero()[0]:
+                _update(levels, *steps[step], rows)
+            levels.div_(255).sub_(mean).div_(std)
+    return output
 
 
 def make_views(
@@ -217,41 +222,52 @@ def _crop_shapes(
     return shape, centered
 
 
-def _crop(images: PixelArray, parameters: ViewParameters, size: int, device: torch.device) -> Tensor:
-    rows = crops.triangle_taps(parameters.top, parameters.height, size)
-    columns = crops.triangle_taps(parameters.left, parameters.width, size).reversed(parameters.flip)
-    return crops.resample(images, rows, columns, device)
+def _cut(
+    images: PixelArray,
+    sizes: np.ndarray,
+    parameters: ViewParameters,
+    size: int,
+    frame: int | None,
+    device: torch.device,
+) -> Tensor:
+    """Crop, resize and flip: uint8 images [n, H, W, C] -> uint8 [n, size, size, C]."""
+    if frame is None:
+        corner = np.stack([parameters.top, parameters.left], axis=1)
+        extent = np.stack([parameters.height, parameters.width], axis=1)
+        squares = crops.resize(images, corner, extent, np.full_like(extent, size), size, device)
+    else:
+        squares = framed.cut(images, sizes, parameters.top, parameters.left, size=size, frame=frame, device=device)
+    _update(squares, parameters.flip, lambda images, _: images.copy_(images.flip(2)), slice(0, len(squares)))
+    return squares
 
 
-def _recolor(levels: Tensor, parameters: ViewParameters) -> None:
-    """Apply the color operations in place to the rows that drew them; levels: [n, 3, size, size]."""
+def _color_steps(parameters: ViewParameters, channels: int, device: torch.device) -> list[tuple[np.ndarray, Operation]]:
+    """Return all operations on levels [n, C, size, size] in their order, each with who drew it, bool [n]."""
 
-    def update(chosen: np.ndarray, operation: Callable[..., Tensor], *values: np.ndarray) -> None:
-        per_image = [torch.from_numpy(value[chosen]).float().view(-1, 1, 1, 1).to(levels.device) for value in values]
-        _update(levels, chosen, lambda rows: operation(rows, *per_image))
+    def given(operation: Callable[..., Tensor], *values: np.ndarray) -> Operation:
+        tensors = [torch.from_numpy(value).float().view(-1, 1, 1, 1).to(device) for value in values]
+        return lambda levels, rows: operation(levels, *(tensor[rows] for tensor in tensors))
 
-    for stage in range(len(colors.JITTERS)):
-        for number, name in enumerate(colors.JITTERS):
-            chosen = parameters.jitter & (parameters.order[:, stage] == number)
-            update(chosen, getattr(colors, name), getattr(parameters, name))
-    update(parameters.gray, colors.gray)
-    update(parameters.solarize < 256, colors.solarize, parameters.solarize)
-    update(parameters.equalize, colors.equalize)
-
-
-def _update(levels: Tensor, chosen: np.ndarray, operation: Callable[[Tensor], Tensor]) -> None:
-    """Replace the chosen rows (bool [n]) by what the operation makes of them; the others cost nothing."""
-    if chosen.any():
-        rows = torch.from_numpy(chosen.nonzero()[0]).to(levels.device)
-        levels.index_copy_(0, rows, operation(levels.index_select(0, rows)))
+    p = parameters
+    steps: list[tuple[np.ndarray, Operation]] = []
+    if channels == 3:
+        jitters = [given(getattr(colors, name), getattr(p, name)) for name in colors.JITTERS]
+        steps += [(p.jitter & (stage == i), jitters[i]) for stage in p.order.T for i in range(len(jitters))]
+        steps.append((p.gray, given(colors.gray)))
+        steps.append((p.solarize < 256, given(colors.solarize, p.solarize)))
+        steps.append((p.equalize, given(colors.equalize)))
+    steps.append((p.blur > 0, lambda levels, rows: blur(levels, p.blur[rows])))
+    return steps
 
 
-def _normalize(levels: Tensor, policy: ViewPolicy) -> Tensor:
-    mean, std = (
-        torch.tensor(values, dtype=torch.float32, device=levels.device)[:, None, None]
-        for values in (policy.mean, policy.std)
-    )
-    return levels.div_(255).sub_(mean).div_(std)
+def _update(images: Tensor, chosen: np.ndarray, operation: Operation, rows: slice) -> None:
+    """Apply an operation in place to those of the images, which are these rows of all, that drew it (bool [all])."""
+    drew = chosen[rows].nonzero()[0]
+    if len(drew) == len(images):
+        operation(images, rows)
+    elif len(drew):
+        selected = images.index_select(0, torch.from_numpy(drew).to(images.device))
+        crops.put(images, drew, operation(selected, drew + rows.start))
 
 
 def _chunks(images: PixelArray, size: int, device: torch.device) -> Iterator[slice]:

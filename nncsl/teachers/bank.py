@@ -13,6 +13,7 @@ from nncsl.batches import Batch, Pool, Render, ViewKeys, views_per_step
 from nncsl.config import Config
 from nncsl.data.policy import KINDS
 from nncsl.data.tasks import Task
+from nncsl.errors import UserError
 from nncsl.featurebank import FeatureBank, fingerprint
 from nncsl.methods.base import Asked, Method, Phase
 from nncsl.passes import inference_batch
@@ -46,6 +47,11 @@ class BankTeacher(Teacher):
                 residency=self._config.bank_residency,
                 device=self._where,
             )
+            if (self._bank.manifest.views or {}).get("policy") != self._config.views.fingerprint():
+                raise UserError(
+                    f"{self._around.folder / 'bank'} holds features of views that this version of nncsl renders "
+                    "otherwise: finish the run with the version that began it, or start it anew"
+                )
         if state.generation is None:
             state.teacher = fingerprint(self._method.state_dict())
             if self._refreshes:
