@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.datasets import load_sample_images
 
-from nncsl.data import colors, crops, views
+from nncsl.data import colors, crops, staged, views
 from nncsl.data.torchvision_compat import torchvision
 from nncsl.data.views import Crop, ViewPolicy, draw, make_views, render
 from nncsl.files import write_text
@@ -179,7 +179,7 @@ def breakdown(name: str, kind: str, images: np.ndarray, repeats: int) -> list[Ro
         "crop, flip, resize": lambda: crops.resample(images, rows, columns, device),
         **{jitter: partial(jitter_alone, jitter) for jitter in colors.JITTERS},
         "all color steps": lambda: views._recolor(levels.clone(), drawn),
-        "normalize": lambda: views._normalize(levels.clone(), policy),
+        "normalize": lambda: staged.normalize(levels.clone(), policy),
         "render": lambda: render(images, drawn, policy, kind),
     }
     if (sigma > 0).any():

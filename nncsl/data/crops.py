@@ -7,12 +7,14 @@ still return the same bits: this is what makes a view independent of the batch i
 Pillow (antialiased triangle filter, columns first, rounded to 8 bits after each pass), whose weights have 22 bits.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from nncsl.transfer import ship
 
 _BITS = 16
 _ONE = float(1 << _BITS)
@@ -94,60 +96,108 @@ def gaussian_taps(sigma: np.ndarray, size: int) -> Taps:
     return Taps(np.broadcast_to(first, (len(sigma), size)), weights)
 
 
-def resample(images: Tensor | np.ndarray, rows: Taps, columns: Taps, device: torch.device) -> Tensor:
-    """uint8 images [n, H, W, C] -> integer levels in float32 [n, C, rows' outputs, columns' outputs] on `device`.
+class Matrix(NamedTuple):
+    """Dense matrices of a block of outputs, one per image, as the host prepares them: [n, outputs, stop - start].
 
-    Only the rectangle that some tap reaches is read from the images.
+    index: int64 [n, outputs], where each output's first tap lies in all of them, flat and ``extent`` wide; weights:
+    [n, outputs, taps]; start, stop: the range of inputs that they weigh.
+    """
+
+    index: Any
+    weights: Any
+    start: int
+    stop: int
+    extent: int
+
+
+class Resampling(NamedTuple):
+    """What the host prepares of a resampling: pixels, uint8 [n, H, W, C], and the matrices along both axes.
+
+    Arrays, or the same as tensors where the sums are to be made.
+    """
+
+    pixels: Any
+    rows: tuple[Matrix, ...]
+    columns: tuple[Matrix, ...]
+
+
+def prepare(images: Tensor | np.ndarray, rows: Taps, columns: Taps, *, on_cpu: bool) -> tuple[Resampling, ...]:
+    """Return uint8 images [n, H, W, C] and taps as `sums` takes them; only what some tap reaches is read.
+
+    on_cpu: whether the sums are made there, where large windows are taken image by image.
     """
     top, bottom = rows.span()
     left, right = columns.span()
-    if device.type == "cpu" and len(images) > 1 and (bottom - top) * (right - left) > _SHARED_WINDOW:
+    if on_cpu and len(images) > 1 and (bottom - top) * (right - left) > _SHARED_WINDOW:
         singles = [slice(i, i + 1) for i in range(len(images))]
-        return torch.cat([resample(images[i], rows[i], columns[i], device) for i in singles])
-    window = images[:, top:bottom, left:right]
-    window = window if isinstance(window, Tensor) else torch.tensor(window)
-    pixels = window.to(device).permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
-    return _weighted_sums(pixels, rows.shifted(top), columns.shifted(left))
+        return tuple(part for i in singles for part in prepare(images[i], rows[i], columns[i], on_cpu=True))
+    return (
+        Resampling(images[:, top:bottom, left:right], matrices(rows.shifted(top)), matrices(columns.shifted(left))),
+    )
+
+
+def resample(images: Tensor | np.ndarray, rows: Taps, columns: Taps, device: torch.device) -> Tensor:
+    """uint8 images [n, H, W, C] -> integer levels in float32 [n, C, rows' outputs, columns' outputs] on `device`."""
+    return sums(ship(prepare(images, rows, columns, on_cpu=device.type == "cpu"), device))
 
 
 def blur(levels: Tensor, sigma: np.ndarray) -> Tensor:
     """Gaussian blur of levels [n, C, size, size]; sigma [n] > 0 in pixels."""
-    taps = gaussian_taps(sigma, levels.shape[-1])
-    return _weighted_sums(levels, taps, taps)
+    taps = ship(matrices(gaussian_taps(sigma, levels.shape[-1])), levels.device)
+    return weighted_sums(levels, taps, taps)
 
 
-def _weighted_sums(pixels: Tensor, rows: Taps, columns: Taps) -> Tensor:
+def sums(prepared: tuple[Resampling, ...]) -> Tensor:
+    """Return integer levels in float32 [n, C, rows' outputs, columns' outputs] from what was prepared, as tensors."""
+    parts = []
+    for pixels, rows, columns in prepared:
+        here = pixels.to(rows[0].weights.device)  # where it is already, unless images came as tensors from elsewhere
+        levels = here.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
+        parts.append(weighted_sums(levels, rows, columns))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def weighted_sums(pixels: Tensor, rows: tuple[Matrix, ...], columns: tuple[Matrix, ...]) -> Tensor:
     """Both passes over integer levels [n, C, H, W]: columns first, each rounded to levels."""
     n, channels, height, _ = pixels.shape
     # Without autocast, which would hand back sums of half the bits.
     with torch.autocast(pixels.device.type, enabled=False):
         narrow = []
-        for weights, start, stop in _blocks(columns, pixels.device):
-            window = pixels[..., start:stop].reshape(n, channels * height, stop - start)
-            narrow.append(_joined([window @ half.transpose(1, 2) for half in _halves(weights)]))
+        for block in columns:
+            window = pixels[..., block.start : block.stop].reshape(n, channels * height, block.stop - block.start)
+            narrow.append(_joined([window @ half.transpose(1, 2) for half in _halves(_dense(block))]))
         levels = _to_levels(torch.cat(narrow, dim=2)).view(n, channels, height, -1)
         low = []
-        for weights, start, stop in _blocks(rows, pixels.device):
-            low.append(_joined([half[:, None] @ levels[:, :, start:stop] for half in _halves(weights)]))
+        for block in rows:
+            window = levels[:, :, block.start : block.stop]
+            low.append(_joined([half[:, None] @ window for half in _halves(_dense(block))]))
         return _to_levels(torch.cat(low, dim=2))
 
 
-def _blocks(taps: Taps, device: torch.device) -> Iterator[tuple[Tensor, int, int]]:
-    """Dense matrices [n, outputs of the block, stop - start], each with the range of inputs [start, stop) it weighs.
+def matrices(taps: Taps) -> tuple[Matrix, ...]:
+    """Return the matrices of taps, block by block.
 
     The matrix of a whole axis is a narrow band; blocks of outputs leave most of its zeros out.
     """
+    found = []
     for at in range(0, taps.first.shape[1], _BLOCK):
         block = Taps(taps.first[:, at : at + _BLOCK], taps.weights[:, at : at + _BLOCK])
         start, stop = block.span()
         n, size, count = block.weights.shape
         # Taps past the end weigh nothing, but need a place: the matrix is built wider, then cut.
         extent = stop - start + count
-        dense = torch.zeros(n * size * extent, dtype=torch.float32, device=device)
         index = (np.arange(n * size) * extent - start).reshape(n, size) + block.first
-        index = (torch.from_numpy(index).to(device)[:, :, None] + torch.arange(count, device=device)).flatten()
-        dense[index] = torch.from_numpy(np.ascontiguousarray(block.weights)).to(device).flatten()
-        yield dense.view(n, size, extent)[:, :, : stop - start], start, stop
+        found.append(Matrix(index, block.weights, start, stop, extent))
+    return tuple(found)
+
+
+def _dense(block: Matrix) -> Tensor:
+    """Return the matrices [n, outputs, stop - start]; index and weights are tensors."""
+    n, size, count = block.weights.shape
+    dense = block.weights.new_zeros(n * size * block.extent)
+    taps = torch.arange(count, device=dense.device)
+    dense[(block.index[:, :, None] + taps).flatten()] = block.weights.flatten()
+    return dense.view(n, size, block.extent)[:, :, : block.stop - block.start]
 
 
 def _halves(weights: Tensor) -> list[Tensor]:

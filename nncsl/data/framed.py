@@ -5,11 +5,10 @@ a cut takes some in another order. What lies in the frame has no taps, hence is 
 """
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from nncsl.data import crops
-from nncsl.data.crops import Taps
+from nncsl.data.crops import Resampling, Taps
 
 
 def cut(
@@ -21,15 +20,16 @@ def cut(
     *,
     size: int,
     frame: int,
-    device: torch.device,
-) -> Tensor:
-    """Cut squares of `size` pixels from plain images in a frame: uint8 [n, H, W, C] -> levels [n, C, size, size].
+    on_cpu: bool,
+) -> tuple[Resampling, ...]:
+    """Prepare squares of `size` pixels, cut from plain images in a frame: uint8 [n, H, W, C].
 
     sizes: [n, 2] height and width of each image; top, left: integers [n] in 0..2 frame, (frame, frame) being the plain
-    image itself; flip: bool [n].
+    image itself; flip: bool [n]; on_cpu: as in `crops.prepare`.
     """
     rows, columns = plain_taps(sizes, size)
-    return crops.resample(images, _moved(rows, top - frame), _moved(columns, left - frame).reversed(flip), device)
+    columns = _moved(columns, left - frame).reversed(flip)
+    return crops.prepare(images, _moved(rows, top - frame), columns, on_cpu=on_cpu)
 
 
 def plain_taps(sizes: np.ndarray, size: int) -> tuple[Taps, Taps]:

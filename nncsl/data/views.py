@@ -5,9 +5,8 @@ pixels in batches, on the device. Neither looks at a batch, an order, a worker o
 pixels can be rendered again by the student instead of being stored.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import partial
 from itertools import permutations
 
 import numpy as np
@@ -15,9 +14,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from nncsl.data import colors, crops, framed
+from nncsl.data import colors, crops, framed, staged
 from nncsl.data.policy import KINDS, Crop, ViewPolicy
 from nncsl.data.rng import stream_key, uniforms
+from nncsl.data.staged import Chunk, Sheet
+from nncsl.transfer import ship
 
 __all__ = ["KINDS", "Crop", "ViewParameters", "ViewPolicy", "as_pixels", "draw", "make_views", "plain", "render"]
 
@@ -97,8 +98,7 @@ def draw(
     )
 
 
-@torch.no_grad()
-def render(
+def prepare(
     images: PixelArray,
     parameters: ViewParameters,
     policy: ViewPolicy,
@@ -106,8 +106,8 @@ def render(
     *,
     sizes: np.ndarray | None = None,
     device: torch.device | str | None = None,
-) -> Tensor:
-    """Pixels of views: uint8 images [n, H, W, C] -> normalized float32 [n, C, size, size] on `device`.
+) -> Iterator[Chunk]:
+    """Give chunks of views of uint8 images [n, H, W, C], as arrays for `staged.develop`, which is to run on `device`.
 
     sizes: [n, 2] height and width of each image when they are padded at the bottom and right to a common shape.
     """
@@ -120,21 +120,39 @@ def render(
     outside = (parameters.top + parameters.height > bottom) | (parameters.left + parameters.width > right)
     if outside.any():
         raise ValueError(f"crop outside of image {outside.nonzero()[0][0]}: were the parameters drawn for other sizes?")
-    output = torch.empty(len(images), images.shape[3], size, size, dtype=torch.float32, device=device)
-    for chunk in _chunks(images, size, device):
-        chosen = parameters[chunk]
+    on_cpu = device.type == "cpu"
+    for place in _chunks(images, size, device):
+        chosen = parameters[place]
         if frame is None:
-            levels = _crop(images[chunk], chosen, size, device)
+            cut = crops.prepare(images[place], *_taps(chosen, size), on_cpu=on_cpu)
         else:
-            levels = framed.cut(
-                images[chunk], sizes[chunk], chosen.top, chosen.left, chosen.flip, size=size, frame=frame, device=device
+            cut = framed.cut(
+                images[place], sizes[place], chosen.top, chosen.left, chosen.flip, size=size, frame=frame, on_cpu=on_cpu
             )
-        if levels.shape[1] == 3:
-            _recolor(levels, chosen)
-        blurred = chosen.blur > 0
-        _update(levels, blurred, partial(crops.blur, sigma=chosen.blur[blurred]))
-        output[chunk] = levels
-    return _normalize(output, policy)
+        changes = staged.changes(chosen) if images.shape[3] == 3 else ()
+        blurred = chosen.blur.nonzero()[0]
+        blur = (blurred, crops.matrices(crops.gaussian_taps(chosen.blur[blurred], size))) if len(blurred) else None
+        yield Chunk(place, cut, changes, blur)
+
+
+def render(
+    images: PixelArray,
+    parameters: ViewParameters,
+    policy: ViewPolicy,
+    kind: str,
+    *,
+    sizes: np.ndarray | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Pixels of views: uint8 images [n, H, W, C] -> normalized float32 [n, C, size, size] on `device`.
+
+    Arguments as in `prepare`; a chunk is developed before the next one is prepared.
+    """
+    device = _device(images, device)
+    output = staged.empty(len(images), images.shape[3], policy, kind, device)
+    for chunk in prepare(images, parameters, policy, kind, sizes=sizes, device=device):
+        staged.develop(ship(chunk, device), output)
+    return staged.normalize(output, policy)
 
 
 def make_views(
@@ -153,6 +171,25 @@ def make_views(
     shapes = _check(images, sizes, policy)
     parameters = draw(policy, kind, seed=seed, task=task, ids=ids, slots=slots, sizes=shapes)
     return render(images, parameters, policy, kind, sizes=shapes, device=device)
+
+
+def stage_views(
+    images: np.ndarray,
+    ids: np.ndarray,
+    slots: np.ndarray,
+    *,
+    policy: ViewPolicy,
+    kind: str,
+    seed: int,
+    task: int,
+    sizes: np.ndarray | None = None,
+    device: torch.device | str = "cpu",
+) -> Sheet:
+    """Prepare what `make_views` would render, on the host: once its arrays are tensors, `staged.render` makes views."""
+    shapes = _check(images, sizes, policy)
+    parameters = draw(policy, kind, seed=seed, task=task, ids=ids, slots=slots, sizes=shapes)
+    chunks = prepare(images, parameters, policy, kind, sizes=shapes, device=device)
+    return Sheet(kind, (len(images), images.shape[3]), tuple(chunks))
 
 
 def plain(
@@ -217,41 +254,18 @@ def _crop_shapes(
     return shape, centered
 
 
+def _taps(parameters: ViewParameters, size: int) -> tuple[crops.Taps, crops.Taps]:
+    columns = crops.triangle_taps(parameters.left, parameters.width, size)
+    return crops.triangle_taps(parameters.top, parameters.height, size), columns.reversed(parameters.flip)
+
+
 def _crop(images: PixelArray, parameters: ViewParameters, size: int, device: torch.device) -> Tensor:
-    rows = crops.triangle_taps(parameters.top, parameters.height, size)
-    columns = crops.triangle_taps(parameters.left, parameters.width, size).reversed(parameters.flip)
-    return crops.resample(images, rows, columns, device)
+    return crops.resample(images, *_taps(parameters, size), device)
 
 
 def _recolor(levels: Tensor, parameters: ViewParameters) -> None:
     """Apply the color operations in place to the rows that drew them; levels: [n, 3, size, size]."""
-
-    def update(chosen: np.ndarray, operation: Callable[..., Tensor], *values: np.ndarray) -> None:
-        per_image = [torch.from_numpy(value[chosen]).float().view(-1, 1, 1, 1).to(levels.device) for value in values]
-        _update(levels, chosen, lambda rows: operation(rows, *per_image))
-
-    for stage in range(len(colors.JITTERS)):
-        for number, name in enumerate(colors.JITTERS):
-            chosen = parameters.jitter & (parameters.order[:, stage] == number)
-            update(chosen, getattr(colors, name), getattr(parameters, name))
-    update(parameters.gray, colors.gray)
-    update(parameters.solarize < 256, colors.solarize, parameters.solarize)
-    update(parameters.equalize, colors.equalize)
-
-
-def _update(levels: Tensor, chosen: np.ndarray, operation: Callable[[Tensor], Tensor]) -> None:
-    """Replace the chosen rows (bool [n]) by what the operation makes of them; the others cost nothing."""
-    if chosen.any():
-        rows = torch.from_numpy(chosen.nonzero()[0]).to(levels.device)
-        levels.index_copy_(0, rows, operation(levels.index_select(0, rows)))
-
-
-def _normalize(levels: Tensor, policy: ViewPolicy) -> Tensor:
-    mean, std = (
-        torch.tensor(values, dtype=torch.float32, device=levels.device)[:, None, None]
-        for values in (policy.mean, policy.std)
-    )
-    return levels.div_(255).sub_(mean).div_(std)
+    staged.recolor(levels, ship(staged.changes(parameters), levels.device))
 
 
 def _chunks(images: PixelArray, size: int, device: torch.device) -> Iterator[slice]:

@@ -18,6 +18,7 @@ from nncsl.methods import schedules
 from nncsl.methods.base import Answer, Asked, Losses, Method, Phase, Step, head_logits
 from nncsl.networks import Network
 from nncsl.replay import Memory, Ranking
+from nncsl.transfer import constant
 
 TEMPERATURE = 2.0
 SHARES = {"boost": 170 / 300, "compress": 130 / 300}  # of the steps of a task after the first
@@ -140,7 +141,7 @@ class FOSTER(Method):
         """Return the weights [S] of the seen classes, by their images in the training set."""
         labels = np.concatenate([step.task.labels, step.memory.labels])
         counts = np.bincount(labels, minlength=step.task.num_classes)[list(step.task.seen)]
-        return class_weights(torch.from_numpy(counts), beta).to(self.seen.device, torch.float32)
+        return constant(tuple(class_weights(torch.from_numpy(counts), beta).tolist()), self.seen.device, torch.float32)
 
     def rank(self, task: Task, memory: Memory, answers: Callable[[np.ndarray, Answer], Tensor]) -> Ranking:
         if self.config.memory_selection == "random" or not self.config.memory:
