@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nncsl import engine, methods, networks, passes, steps, teachers
+from nncsl import engine, graphs, methods, networks, passes, steps, teachers
 from nncsl.batches import Moment
 from nncsl.config import Config
 from nncsl.data.sources import Source
@@ -55,6 +55,7 @@ class Rehearsal:
             self.pool = self.teacher.pool(0)
             self.forward = passes.forward(self.method.network, engine.how_to_pass(config, folder))
             self.lookout = Lookout(config, folder, device)
+            self.compute = graphs.computation(self.method, torch.amp.GradScaler("cpu", enabled=False), device)
 
     def step(self, number: int) -> tuple[dict[str, Watch | None], Losses]:
         """Take a step; return what happened in each part of it, and its losses."""
@@ -64,9 +65,7 @@ class Rehearsal:
             drawn = steps.prepare(self.method, self.setup, self.teacher, now, whole=True)
             step, hidden = steps.arrive(self.method, self.setup, self.phase, self.teacher, self.forward, drawn)
         with self._standing_in() as seen["losses"]:
-            self.method.zero_grad(set_to_none=True)
-            losses = self.method.losses(step)
-            losses.total.backward()  # type: ignore[no-untyped-call]
+            losses = self.compute(step)
         with self._standing_in() as seen["update"]:
             self.lookout.note(losses, 0, 0, 0.0)
             for optimizer in self.optimizers:
@@ -106,5 +105,3 @@ class Rehearsal:
 def totals(seen: Mapping[str, Watch | None], kind: str) -> int:
     """Return how many events of a kind all parts had."""
     return sum(watch.count(kind) for watch in seen.values() if watch is not None)
-
-

@@ -51,7 +51,7 @@ class OnDevice(Tensor):
     def __init__(self, real: Tensor) -> None:
         self.held = real
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"OnDevice({self.held!r})"
 
     def __getitem__(self, key: Any) -> Tensor:
@@ -61,12 +61,12 @@ class OnDevice(Tensor):
         super().__setitem__(_as_tensors(key), value)
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         return run(function, args, kwargs or {})
 
 
 def _as_tensors(key: Any) -> Any:
-    """Return an index whose lists are tensors of the host: of a list, torch makes a tensor on "meta", without values."""
+    """Return an index whose lists are tensors of the host: torch makes tensors of "meta" of them, without values."""
     if isinstance(key, tuple):
         return tuple(map(_as_tensors, key))
     return torch.tensor(key) if isinstance(key, list) else key
@@ -133,12 +133,12 @@ class Watch(TorchDispatchMode):
         elif among or arrives:
             if name == "copy_" and not (isinstance(args[0], OnDevice) and isinstance(args[1], OnDevice)):
                 self.note("copy", name)
-                if not (len(args) > 2 and args[2] or kwargs.get("non_blocking", False)):
+                if not ((len(args) > 2 and args[2]) or kwargs.get("non_blocking", False)):
                     self.note("wait", f"{name} (blocking copy)")
             elif any(isinstance(x, Tensor) and not isinstance(x, OnDevice) and x.ndim for x in tensors):
                 self.note("copy", name)
                 self.note("wait", f"{name} (takes a tensor of the host)")
-            if name in WAITS or _by_mask(name, args):
+            if name in WAITS | {"repeat_interleave"} or _by_mask(name, args):
                 self.note("wait", name)
             if name not in FREE | {"_local_scalar_dense", "prim::device", "device"}:
                 self.note("operation", name)

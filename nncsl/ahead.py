@@ -9,7 +9,8 @@ import torch
 
 from nncsl.config import Config
 
-A, B = TypeVar("A"), TypeVar("B")
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 class Ahead:
@@ -51,7 +52,7 @@ class Ahead:
 
 
 def chosen(config: Config, device: torch.device) -> bool:
-    """Tell whether steps are prepared ahead: as configured, by default where the device leaves the host's cores free."""
+    """Tell whether steps are prepared ahead: as configured, by default where the device leaves a core free."""
     if config.prefetch != "auto":
         return config.prefetch == "on"
     return device.type != "cpu" and (os.cpu_count() or 1) > 1

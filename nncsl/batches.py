@@ -262,4 +262,6 @@ def stage(render: Render, keys: ViewKeys) -> Any:
 
 def develop(render: Render, prepared: Any) -> Tensor:
     """Return the pixels of what :func:`stage` returned, once its arrays are tensors of the device."""
-    return render.develop(prepared) if isinstance(render, Renderer) and isinstance(prepared, Sheet) else render(prepared)
+    return (
+        render.develop(prepared) if isinstance(render, Renderer) and isinstance(prepared, Sheet) else render(prepared)
+    )

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nncsl import accounting, evaluation, methods, networks, optim, passes, replay, steps, teachers
+from nncsl import accounting, evaluation, graphs, methods, networks, optim, passes, replay, steps, teachers
 from nncsl.ahead import Ahead
 from nncsl.ahead import chosen as ahead_chosen
 from nncsl.batches import Batch, Draws, Moment, Renderer
@@ -30,7 +30,6 @@ from nncsl.replay import Memory
 from nncsl.steps import Setup, look
 from nncsl.teachers import Surroundings, Teacher
 from nncsl.terminal import Interrupted, Interruption, Reporter
-
 
 __all__ = ["DivergenceError", "Moment", "Run", "Setup", "Stream", "look", "record", "save", "set_up", "train"]
 
@@ -105,6 +104,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                 save(run, state, method, optimizers, scaler, teacher, lookout)
 
                 reporter.begin_phase(phase)
+                compute = graphs.steps_of(method, scaler, device, reporter.say)
                 prepare = partial(steps.prepare, method, setup, teacher, whole=ahead.on or device.type != "cpu")
                 for epoch in range(state.epoch, phase.epochs):
                     pool = teacher.pool(epoch)
@@ -117,13 +117,10 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                         lr = optim.set_rates(optimizers, phase.rate(phase.progress(drawn.now)))
                         seen, hidden = steps.arrive(method, setup, phase, teacher, forward, drawn)
 
-                        method.zero_grad(set_to_none=True)
                         first = drawn.now.number == 0
                         with accounting.saved_activations(method) if first else nullcontext() as activations:
-                            with networks.autocast(config.precision, device):
-                                losses = method.losses(seen)
-                            lookout.note(losses, index, epoch, lr)
-                            scaler.scale(losses.total).backward()
+                            losses = compute(seen)
+                        lookout.note(losses, index, epoch, lr)
                         for optimizer in filter(optim.has_gradient, optimizers):
                             scaler.step(optimizer)
                         scaler.update()

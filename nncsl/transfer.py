@@ -2,17 +2,16 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-T = TypeVar("T")
 _ALIGNMENT = 16  # bytes: what any type, and a vector load of a kernel, may begin at
 
 
-def ship(cargo: T, device: torch.device) -> T:
+def ship(cargo: Any, device: torch.device) -> Any:
     """Return the same dicts, lists and tuples with their arrays as tensors of the device; other values stay.
 
     On a CPU tensors share the arrays' memory. Elsewhere all arrays travel in one buffer, pinned for a GPU, so that the

@@ -71,7 +71,7 @@ def recolor(levels: Tensor, of_rows: tuple[Change, ...]) -> None:
 
 @torch.no_grad()
 def develop(chunk: Chunk, output: Tensor) -> None:
-    """Render a chunk, whose arrays are tensors now, as integer levels into its place in the output [n, C, size, size]."""
+    """Render a chunk, whose arrays are tensors now, as integer levels into its place in output [n, C, size, size]."""
     levels = crops.sums(chunk.crop)
     recolor(levels, chunk.changes)
     if chunk.blurred is not None:

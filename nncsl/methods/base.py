@@ -230,6 +230,14 @@ class Method(nn.Module):
             self._fetched[name] = known = (buffer, buffer._version, buffer.to("cpu", copy=True))
         return known[2]
 
+    def uncaptured(self) -> str:
+        """Return why no step can stand for the next ones; "" where only the contents of ``step``'s tensors differ.
+
+        Then :mod:`nncsl.graphs` may replay one: `losses` runs once, and numbers that it computes on the host or random
+        ones that it draws stay as they were then.
+        """
+        return f"{type(self).__name__} does not say that its steps are all alike"
+
     def load_buffers(self, state: Mapping[str, Tensor], prefix: str = "") -> None:
         """Take the method's own buffers as they were saved: of another size, not there yet, or gone since."""
         device = next(self.parameters()).device

@@ -101,6 +101,9 @@ class CCIC(Method):
         old = batch["labeled"].old
         return {"new": np.flatnonzero(~old), "old": np.flatnonzero(old)}
 
+    def uncaptured(self) -> str:
+        return "ccic draws its mixed images within a step"
+
     def losses(self, step: Step) -> Losses:
         own, labels = self.own, step.labels("labeled")
         targets = self._targets(step)

@@ -113,6 +113,9 @@ class FOSTER(Method):
         ids = draws.merged(now, self.config.labeled_batch)
         return {"labeled": draws.labeled_views(self.own.views, ids, now, 1)}
 
+    def uncaptured(self) -> str:
+        return ""
+
     def losses(self, step: Step) -> Losses:
         (outputs,) = step.see("labeled")
         labels = objectives.positions(step.labels("labeled"), step.task.seen)

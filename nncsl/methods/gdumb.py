@@ -89,6 +89,9 @@ class GDumb(Method):
         ids = draws.in_turn(np.sort(draws.memory.ids), now, self.own.batch, "memory")
         return {"labeled": draws.labeled_views(self.own.views, ids, now, 1)}
 
+    def uncaptured(self) -> str:
+        return "gdumb draws its mixed images within a step"
+
     def losses(self, step: Step) -> Losses:
         images, labels = step.pixels["labeled"], step.labels("labeled")
         mix = draw_mix(images, self.own.cutmix, step.generator("cutmix"))

@@ -36,6 +36,10 @@ class NNCSL(Method):
     def lambda_lin(self) -> float:
         return self.config.lambda_lin
 
+    def uncaptured(self) -> str:
+        remembered = self.filters and self.config.unlabeled_memory
+        return "unlabeled_memory: how many images are old differs from step to step" if remembered else ""
+
     def asks(self, phase: Phase, task: Task, memory: Memory) -> dict[str, Asked]:
         return self.distillation.asks(task, memory) if self.distills else {}
 

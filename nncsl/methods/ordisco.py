@@ -76,6 +76,9 @@ class ORDisCo(Method):
             batch[f"{name}unlabeled"] = draws.views("weak", unknown, now, views, moments)
         return batch
 
+    def uncaptured(self) -> str:
+        return "ordisco updates its discriminator within a step, by weights that change"
+
     def losses(self, step: Step) -> Losses:
         own, task, now = self.own, step.task, self.passed(step.task, step.progress)
         if step.now.number:  # the loop updates the classifier after this function: its average follows in the next step

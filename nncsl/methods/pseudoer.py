@@ -105,6 +105,9 @@ class PseudoER(PAWS, ER):
     def notes(self, batch: Batch, task: Task) -> dict[str, np.ndarray]:
         return super().notes(batch, task) if "large" in batch else {}
 
+    def uncaptured(self) -> str:
+        return ""
+
     def losses(self, step: Step) -> Losses:
         if step.phase.name == "paws":
             return PAWS.losses(self, step)

@@ -91,6 +91,9 @@ class XDER(DERpp):
             found["old"], found["old stored"] = old, self.rows(batch["contrast"].keys.ids[old])
         return found
 
+    def uncaptured(self) -> str:
+        return "xder draws which logits it renews within a step"
+
     def losses(self, step: Step) -> Losses:
         task, own = step.task, self.own
         labels = step.labels("labeled")
@@ -153,9 +156,7 @@ class XDER(DERpp):
         return parts
 
     @torch.no_grad()
-    def renew(
-        self, rows: Tensor, labels: Tensor, logits: Tensor, those: Tensor, chosen: Tensor | None = None
-    ) -> None:
+    def renew(self, rows: Tensor, labels: Tensor, logits: Tensor, those: Tensor, chosen: Tensor | None = None) -> None:
         """Overwrite slices ``those`` [s, k] of the store's rows [n] by logits [n, C], none above that of labels [n].
 
         chosen: bool [n], where the others stay as they are; to leave them out would wait for their number.

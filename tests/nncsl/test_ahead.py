@@ -3,9 +3,9 @@
 import os
 import signal
 import threading
-import time
 
 import pytest
+import torch
 
 from nncsl import ahead, engine, methods, steps
 from nncsl.ahead import Ahead
@@ -54,7 +54,7 @@ def test_an_error_while_preparing_is_the_runs_error(small, make_run, monkeypatch
 
     def failing(method, setup, teacher, now, *, whole):
         where.append(threading.current_thread().name)
-        if now.number == 2:
+        if now.number == 1:
             raise OSError("the disk is gone")
         return prepare(method, setup, teacher, now, whole=whole)
 
@@ -82,11 +82,15 @@ def test_one_ahead_and_never_two():
 
 
 def test_the_next_is_prepared_meanwhile():
-    began = time.perf_counter()
+    begun = [threading.Event() for _ in range(4)]
+
+    def note(item):
+        begun[item].set()
+        return item
+
     with Ahead(on=True) as one:
-        for _ in one.each(lambda _: time.sleep(0.05), range(6)):
-            time.sleep(0.05)
-    assert time.perf_counter() - began < 0.5  # one after the other: 0.6
+        for item in one.each(note, range(4)):
+            assert all(event.wait(timeout=30) for event in begun[: item + 2])  # the next one's too
 
 
 def test_what_is_not_pure_is_not_prepared_ahead():
@@ -97,8 +101,6 @@ def test_what_is_not_pure_is_not_prepared_ahead():
 
 
 def test_on_a_cpu_only_when_asked(small):
-    import torch
-
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     assert not ahead.chosen(small(), cpu) and ahead.chosen(small("prefetch=on"), cpu)
     assert ahead.chosen(small(), cuda) == (os.cpu_count() > 1) and not ahead.chosen(small("prefetch=off"), cuda)

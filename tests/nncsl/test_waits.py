@@ -23,7 +23,13 @@ NNCSL = [
 ]
 CASES = [("nncsl", 0, settings) for settings in NNCSL]
 CASES += [(name, 0, QUICK.get(name, ())) for name in methods.METHODS if name not in ("nncsl", "joint")]
-CASES += [("joint", 0, ()), ("lwf", 1, ()), ("foster", 1, ()), ("pseudoer", 1, ()), ("er", 0, ("own.optimizer=preset",))]
+CASES += [
+    ("joint", 0, ()),
+    ("lwf", 1, ()),
+    ("foster", 1, ()),
+    ("pseudoer", 1, ()),
+    ("er", 0, ("own.optimizer=preset",)),
+]
 
 
 @pytest.fixture(autouse=True)
