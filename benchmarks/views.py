@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.datasets import load_sample_images
 
-from nncsl.data import blur, colors, crops, views
+from nncsl.data import blur, colors, crops, staged, views
 from nncsl.data.torchvision_compat import torchvision
 from nncsl.data.views import Crop, ViewPolicy, draw, make_views, render
 from nncsl.files import write_text
@@ -157,15 +157,15 @@ def recipe(name: str, images: np.ndarray, repeats: int) -> Row:
 
 def breakdown(name: str, kind: str, images: np.ndarray, repeats: int) -> list[Row]:
     """Microseconds per view of the parts of ours, each measured alone on one chunk that the renderer would take."""
-    policy, device = POLICIES[name], torch.device("cpu")
+    policy = POLICIES[name]
     size = policy.crop(kind).size
-    n = next(views._chunks(images, size, device)).stop
+    n = next(views._chunks(images, size, torch.device("cpu"))).stop
     images, ids, slots = images[:n], np.arange(n), np.zeros(n, dtype=np.int64)
     parameters = partial(draw, policy, kind, seed=0, task=0, ids=ids, slots=slots, sizes=images.shape[1:3])
     drawn = parameters()
     sizes, never = np.broadcast_to(images.shape[1:3], (n, 2)), np.zeros(n, dtype=bool)
-    squares = views._cut(images, sizes, drawn, size, None, device)
-    levels = squares.permute(0, 3, 1, 2).float().contiguous()
+    cut = partial(staged.cut, images, sizes, drawn, policy, kind, slice(0, n))
+    levels = torch.from_numpy(cut().squares).permute(0, 3, 1, 2).float().contiguous()
 
     def alone(jitter: str) -> None:
         chosen = np.flatnonzero(drawn.jitter)
@@ -175,7 +175,7 @@ def breakdown(name: str, kind: str, images: np.ndarray, repeats: int) -> list[Ro
     neither = replace(drawn, jitter=never, gray=never, equalize=never, solarize=np.full(n, 256.0), blur=np.zeros(n))
     parts: dict[str, Callable[[], object]] = {
         "draw parameters": parameters,
-        "crop, flip, resize": lambda: views._cut(images, sizes, drawn, size, None, device),
+        "crop, flip, resize": cut,
         **{jitter: partial(alone, jitter) for jitter in colors.JITTERS},
         "render without colors": lambda: render(images, neither, policy, kind),
         "render without blur": lambda: render(images, replace(drawn, blur=np.zeros(n)), policy, kind),
@@ -201,7 +201,7 @@ def operations(images: np.ndarray, repeats: int) -> list[Row]:
     factor = torch.full((n, 1, 1, 1), 1.3)
     corner, extent, shape = (np.full((n, 2), side) for side in (2, 27, 32))
     resize = [2, 2, 27, 27, [32, 32]]
-    device = torch.device("cpu")
+    weights = torch.from_numpy(blur.gaussian_weights(np.full(n, 1.3), 31))
 
     def on_copy(operation: Callable[..., object], *values: Any) -> Callable[[], object]:
         return lambda: operation(levels.clone(), *values)
@@ -209,7 +209,7 @@ def operations(images: np.ndarray, repeats: int) -> list[Row]:
     cases: list[tuple[str, Callable[[], object], Callable[[Any], object]]] = [
         (
             "crop and resize",
-            lambda: crops.resize(images, corner, extent, shape, 32, device),
+            lambda: crops.resize(images, corner, extent, shape, 32),
             lambda image: F.resized_crop(image, *resize, antialias=True),
         ),
         ("brightness", on_copy(colors.brightness, factor), lambda image: F.adjust_brightness(image, 1.3)),
@@ -219,7 +219,7 @@ def operations(images: np.ndarray, repeats: int) -> list[Row]:
         ("solarize", on_copy(colors.solarize, factor * 100), lambda image: F.solarize(image, 130.0)),
         ("equalize", on_copy(colors.equalize), F.equalize),
         ("gray", on_copy(colors.gray), lambda image: F.rgb_to_grayscale(image, 3)),
-        ("blur", on_copy(blur.blur, np.full(n, 1.3)), lambda image: F.gaussian_blur(image, 17, 1.3)),
+        ("blur", on_copy(blur.blur, weights), lambda image: F.gaussian_blur(image, 17, 1.3)),
     ]
     rows = []
     for name, ours, library in cases:

@@ -1,36 +1,37 @@
 """The loop over tasks. Read it from top to bottom: that is the protocol; what is learned in it is a method's."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nncsl import accounting, batches, evaluation, methods, networks, optim, passes, replay, teachers
-from nncsl.batches import Batch, Draws, Moment, Render
+from nncsl import accounting, evaluation, graphs, methods, networks, optim, passes, replay, steps, teachers
+from nncsl.ahead import Ahead
+from nncsl.ahead import chosen as ahead_chosen
+from nncsl.batches import Batch, Draws, Moment, Renderer
 from nncsl.config import Config
 from nncsl.config import build as configs
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, Task
 from nncsl.data.views import as_pixels
-from nncsl.errors import UserError
-from nncsl.methods.base import Answer, Losses, Method, Phase, Step, unit_projections
-from nncsl.passes import Forward
+from nncsl.divergence import DivergenceError, Lookout, diverged
+from nncsl.methods.base import Answer, Losses, Method, unit_projections
 from nncsl.record import checkpoint, remembered, snapshots
 from nncsl.record.journal import open_journal
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
+from nncsl.steps import Setup, look
 from nncsl.teachers import Surroundings, Teacher
 from nncsl.terminal import Interrupted, Interruption, Reporter
 
-
-class DivergenceError(UserError):
-    """The loss is not a number any more."""
+__all__ = ["DivergenceError", "Moment", "Run", "Setup", "Stream", "look", "record", "save", "set_up", "train"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
     journal.rewind(state.task, state.epochs)
     state.peak(teacher=0, bank=0, data=source.nbytes, memory=0)
 
-    with Interruption() as interruption:
+    lookout = Lookout(config, run.folder, device)
+    with Interruption() as interruption, Ahead(on=ahead_chosen(config, device)) as ahead:
         around = Surroundings(config, source.fingerprint, run.folder, device, reporter, interruption)
         teacher = teachers.open_teacher(method, around)
         for index in range(state.task, len(run.tasks)):
@@ -99,39 +101,43 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                 kept = saved["teacher"] if saved is not None and state.begun else None
                 teacher.begin(asks, phase, task, setup.render, state, kept)
                 saved, kept, state.begun = None, None, True
-                save(run, state, method, optimizers, scaler, teacher)
+                save(run, state, method, optimizers, scaler, teacher, lookout)
 
                 reporter.begin_phase(phase)
+                compute = graphs.steps_of(method, scaler, device, reporter.say)
+                prepare = partial(steps.prepare, method, setup, teacher, whole=ahead.on or device.type != "cpu")
                 for epoch in range(state.epoch, phase.epochs):
                     pool = teacher.pool(epoch)
                     started = time.monotonic()
-                    for step in range(state.step, phase.steps):
-                        now = Moment(number, epoch, step, epoch * phase.steps + step, pool)
-                        lr = optim.set_rates(optimizers, phase.rate(phase.progress(now)))
-                        seen = look(method, setup, phase, now, teacher, forward)
+                    moments = (
+                        Moment(number, epoch, step, epoch * phase.steps + step, pool)
+                        for step in range(state.step, phase.steps)
+                    )
+                    for drawn in ahead.each(prepare, moments, pure=method.draws_ahead):
+                        lr = optim.set_rates(optimizers, phase.rate(phase.progress(drawn.now)))
+                        seen, hidden = steps.arrive(method, setup, phase, teacher, forward, drawn)
 
-                        method.zero_grad(set_to_none=True)
-                        first = epoch + step == 0
+                        first = drawn.now.number == 0
                         with accounting.saved_activations(method) if first else nullcontext() as activations:
-                            with networks.autocast(config.precision, device):
-                                losses = method.losses(seen)
-                            check_finite(run, losses, index, epoch, lr)
-                            scaler.scale(losses.total).backward()
+                            losses = compute(seen)
+                        lookout.note(losses, index, epoch, lr)
                         for optimizer in filter(optim.has_gradient, optimizers):
                             scaler.step(optimizer)
                         scaler.update()
 
-                        state.step = step + 1
+                        state.step = drawn.now.step + 1
                         if activations is not None:
                             used = sum(map(accounting.optimizer_bytes, optimizers))
                             state.peak(activations=activations.peak, optimizer=used)
-                        record(state, losses, seen.batch, stream)
-                        reporter.step(epoch, losses.parts, images=seen.views)
+                        record(state, losses, seen.batch, hidden, stream)
+                        reporter.step(epoch, lookout.latest, images=seen.views)
                         if interruption.requested and state.step < phase.steps:  # an epoch's last step is saved below
                             state.seconds += time.monotonic() - started
-                            save(run, state, method, optimizers, scaler, teacher)
+                            ahead.settle()
+                            save(run, state, method, optimizers, scaler, teacher, lookout)
                             raise Interrupted
 
+                    lookout.flush()
                     state.seconds += time.monotonic() - started
                     means = state.epoch_means()
                     rate = state.images / max(state.seconds, 1e-9)
@@ -139,7 +145,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                     journal.epoch(index, state.epochs, **facts, lr=lr, images_per_second=rate, **means)
                     reporter.epoch(epoch, means, rate)
                     state.end_epoch()
-                    save(run, state, method, optimizers, scaler, teacher)
+                    save(run, state, method, optimizers, scaler, teacher, lookout)
                     if interruption.requested:
                         raise Interrupted
                 if phase.name in method.measured:
@@ -157,17 +163,9 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
             journal.task(index, accuracy=state.accuracy_matrix[-1], seen_accuracy=state.seen_accuracy[-1])
             reporter.accuracies(index, state.accuracy_matrix[-1], state.seen_accuracy[-1])
             state.end_task()
-            save(run, state, method, [], None, teacher)
+            save(run, state, method, [], None, teacher, lookout)
         teacher.close()
     return method, state
-
-
-class Setup(NamedTuple):
-    """A task that has begun: its images, what is drawn of them, and their pixels."""
-
-    task: Task
-    draws: Draws
-    render: Render
 
 
 def set_up(run: Run, stream: Stream, memory: Memory, index: int, kept: np.ndarray | None = None) -> Setup:
@@ -178,26 +176,23 @@ def set_up(run: Run, stream: Stream, memory: Memory, index: int, kept: np.ndarra
     config = run.config
     task = stream.begin(index, memory.ids, memory.unlabeled, kept)
     draws = Draws(task, memory, config)
-    render = batches.renderer(stream, config.views, seed=config.seed, task=index, device=run.device)
-    return Setup(replace(task, steps=draws.steps_per_epoch, remembered=len(memory.ids)), draws, render)
+    render = Renderer(stream, config.views, seed=config.seed, task=index, device=run.device)
+    task = replace(task, steps=draws.steps_per_epoch, remembered=len(memory.ids))
+    return Setup(task, draws, render, stream, run.device)
 
 
-def look(method: Method, setup: Setup, phase: Phase, now: Moment, teacher: Teacher, forward: Forward) -> Step:
-    """Draw a step's batch, render it and ask the teacher: first, as nothing else is held in memory yet."""
-    batch = method.draw(setup.draws, now)
-    pixels = {name: setup.render(group.keys) for name, group in batch.items()}
-    targets = teacher.targets(batch, pixels)
-    seed, memory = method.config.seed, setup.draws.memory
-    return Step(batch, pixels, targets, setup.task, phase, now, seed, forward, setup.render, memory)
+def record(state: RunState, losses: Losses, batch: Batch, known: Mapping[str, Tensor], stream: Stream) -> None:
+    """Add a step to the epoch's record. Hidden labels are used here, for the curve, and nowhere else.
 
-
-def record(state: RunState, losses: Losses, batch: Batch, stream: Stream) -> None:
-    """Add a step to the epoch's record. Hidden labels are used here, for the curve, and nowhere else."""
+    known: those that came with the batch; others would have to be waited for.
+    """
     for name, part in losses.parts.items():
         state.add(name, part)
     right = []
     for group, guessed in losses.guesses.items():
-        hidden = torch.from_numpy(stream.monitor(batch[group].keys.ids)).to(guessed.device)
+        hidden = known.get(group)
+        if hidden is None:
+            hidden = torch.from_numpy(stream.monitor(batch[group].keys.ids)).to(guessed.device)
         right.append(100.0 * (guessed == hidden).double().mean())
     if right:
         state.add("unlabeled_accuracy", torch.stack(right).mean())
@@ -259,10 +254,13 @@ def save(
     optimizers: list[torch.optim.Optimizer],
     scaler: torch.amp.GradScaler | None,
     teacher: Teacher,
+    lookout: Lookout,
 ) -> None:
     """Write the checkpoint, unless the network has just broken; then let go of what only an older one needed."""
+    lookout.flush()
     if not all(bool(torch.isfinite(p).all()) for p in method.parameters()):
-        raise diverged(run, f"weights are not finite in task {state.task + 1}, epoch {state.epoch + 1}")
+        where = f"task {state.task + 1}, epoch {state.epoch + 1}"
+        raise diverged(run.config, run.folder, f"weights are not finite in {where}")
     state.peak(total=accounting.process_peak(run.device))
     contents = {"config": configs.plain(run.config), "state": state.pack(), "method": method.state_dict()}
     contents |= {"optimizers": [o.state_dict() for o in optimizers], "scaler": scaler and scaler.state_dict()}
@@ -275,22 +273,3 @@ def save(
 def how_to_pass(config: Config, folder: Path) -> passes.Passes:
     """Return the configured trade of memory for time."""
     return passes.Passes(config.micro_batch, config.recompute, config.spill, folder)
-
-
-def check_finite(run: Run, losses: Losses, task: int, epoch: int, lr: float) -> None:
-    """Stop a run that has diverged; its last good checkpoint stays."""
-    if bool(torch.isfinite(losses.total)):
-        return
-    parts = ", ".join(f"{name} {part.item():.4g}" for name, part in losses.parts.items())
-    raise diverged(
-        run, f"the loss is {losses.total.item()} in task {task + 1}, epoch {epoch + 1} ({parts}; lr {lr:.4g})"
-    )
-
-
-def diverged(run: Run, seen: str) -> DivergenceError:
-    """Return the error that says what was seen, and what to try."""
-    advice = "--set own.lr" if "lr" in run.config.own else "--set lr_peak, a longer --set warmup_epochs"
-    precision = ", or --set precision=fp32" if run.config.precision != "fp32" else ""
-    return DivergenceError(
-        f"{seen}. The last good checkpoint is in {run.folder}. Start a new run with a lower {advice}{precision}"
-    )

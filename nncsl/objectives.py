@@ -3,9 +3,14 @@
 Pure functions of tensors, in fp32 whatever the network computes in.
 """
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from nncsl.transfer import constant
 
 
 def lin_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -51,6 +56,11 @@ def scale_gradient(x: Tensor, scale: float) -> Tensor:
 
 def positions(labels: Tensor, within: tuple[int, ...]) -> Tensor:
     """Return where each label stands in ``within``, which holds all of them: int64 of the same shape."""
-    table = torch.full((max(within) + 1,), -1, dtype=torch.int64, device=labels.device)
-    table[list(within)] = torch.arange(len(within), device=labels.device)
-    return table[labels]
+    return constant(tuple(places(within).tolist()), labels.device)[labels]
+
+
+def places(within: Sequence[int]) -> np.ndarray:
+    """Return where each class stands in ``within``, -1 for those that don't: int64 [largest class + 1]."""
+    table = np.full(max(within) + 1, -1)
+    table[list(within)] = np.arange(len(within))
+    return table

@@ -10,7 +10,6 @@ from typing import Protocol, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from torch import Tensor
 
 T = TypeVar("T")
 
@@ -65,12 +64,12 @@ class Reporter:
         """A task's only phase has no name worth saying."""
         self._phase, self._epochs = f"{phase.name}, " if self._named else "", phase.epochs
 
-    def step(self, epoch: int, losses: Mapping[str, Tensor], images: int) -> None:
-        """Losses are only read where somebody can see them: that may have to wait for a GPU."""
+    def step(self, epoch: int, losses: Mapping[str, float], images: int) -> None:
+        """losses: those that were looked at last; a GPU's are a few steps old."""
         self._images += images
         if self._live:
             rate = self._images / (time.monotonic() - self._began)
-            note = "  ".join(f"{name} {loss.item():.2f}" for name, loss in losses.items()) + f"  {rate:.0f} images/s"
+            note = "  ".join(f"{name} {loss:.2f}" for name, loss in losses.items()) + f"  {rate:.0f} images/s"
             title = f"task {self._task + 1}/{self._tasks} {self._phase}epoch {epoch + 1}/{self._epochs}"
             self._bar.update(self._row, advance=1, description=title, note=note)
 

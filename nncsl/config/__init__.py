@@ -108,6 +108,8 @@ class Config:
     micro_batch: int = 0
     recompute: bool = False
     spill: Literal["device", "host", "disk"] = "device"
+    prefetch: Literal["auto", "on", "off"] = "auto"
+    cuda_graph: Literal["auto", "off"] = "auto"
     device: str = "auto"
     seed: int = 0
 

@@ -8,15 +8,14 @@ from torch.nn import functional as F
 from nncsl.data.crops import to_integers
 
 
-def blur(levels: Tensor, sigma: np.ndarray) -> Tensor:
-    """Blur levels [n, C, size, size] in place along columns, then along rows, each rounded; sigma [n] > 0 in pixels.
+def blur(levels: Tensor, weights: Tensor) -> Tensor:
+    """Blur levels [n, C, size, size] in place along columns, then along rows, each rounded; weights [n, taps].
 
     Weights and levels are integers (the weights of 2^16), so that every sum is exact. The image is mirrored at its ends
     and laid out as one line; an output is then a weighted sum of neighbors, which are steps of one apart along columns
     and steps of one padded row apart along rows.
     """
     height, width = levels.shape[2:]
-    weights = torch.from_numpy(gaussian_weights(sigma, min(height, width) - 1)).to(levels.device)
     radius = weights.shape[1] // 2
     row = width + 2 * radius
     line = F.pad(levels, (radius,) * 4, mode="reflect").flatten(1)

@@ -80,7 +80,7 @@ def equalize(levels: Tensor) -> Tensor:
     pixels = levels.reshape(n * channels, height * width)
     rows = torch.arange(0, n * channels * 256, 256, dtype=torch.int32, device=levels.device)[:, None]
     entries = pixels.to(torch.int32).add_(rows).flatten()
-    histogram = torch.bincount(entries, minlength=n * channels * 256).view(-1, 256)
+    histogram = _counts(entries, n * channels * 256).view(-1, 256)
     brightest = histogram.gather(1, pixels.amax(1, keepdim=True).long())
     step = ((height * width - brightest) // 255).float()
     below = (histogram.cumsum(1) - histogram).float()
@@ -88,6 +88,15 @@ def equalize(levels: Tensor) -> Tensor:
     table = below.add_(step.mul(0.5).floor_()).div_(step.clamp(min=1)).floor_().clamp_(max=255)
     table = torch.where(step > 0, table, torch.arange(256, dtype=table.dtype, device=levels.device))
     return levels.copy_(table.flatten().index_select(0, entries).view_as(levels))
+
+
+def _counts(entries: Tensor, most: int) -> Tensor:
+    """Return how often each of 0..most - 1 occurs; not by bincount where that would wait for the device."""
+    if entries.device.type == "cpu":
+        return torch.bincount(entries, minlength=most)
+    return torch.zeros(most, dtype=torch.int64, device=entries.device).index_add_(
+        0, entries, torch.ones_like(entries, dtype=torch.int64)
+    )
 
 
 def _blend(other: Tensor, levels: Tensor, factor: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ pixels in batches, on the device. Neither looks at a batch, an order, a worker o
 pixels can be rendered again by the student instead of being stored.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from itertools import permutations
 
@@ -14,10 +14,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from nncsl.data import colors, crops, framed
-from nncsl.data.blur import blur
+from nncsl.data import colors, staged
 from nncsl.data.policy import KINDS, Crop, ViewPolicy
 from nncsl.data.rng import stream_key, uniforms
+from nncsl.data.staged import Cut, Sheet, Uncut
+from nncsl.transfer import ship
 
 __all__ = ["KINDS", "Crop", "ViewParameters", "ViewPolicy", "as_pixels", "draw", "make_views", "plain", "render"]
 
@@ -27,12 +28,8 @@ _ORDERS = np.array(list(permutations(range(len(colors.JITTERS)))))
 # Pixels rendered at a time: enough to hide the cost of a call, few enough for a CPU's caches or a GPU's memory.
 _CHUNK_PIXELS_CPU = 512 * 32 * 32
 _CHUNK_PIXELS = 64 * 224 * 224
-# From this size on a CPU colors one view at a time: where a view is not selected from others, all happens in place.
-_ALONE = 64
 
 PixelArray = Tensor | np.ndarray
-# Changes images [n, ...] in place, which are these rows of all, and returns them.
-Operation = Callable[[Tensor, slice | np.ndarray], Tensor]
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,32 @@ def draw(
     )
 
 
-@torch.no_grad()
+def prepare(
+    images: PixelArray,
+    parameters: ViewParameters,
+    policy: ViewPolicy,
+    kind: str,
+    *,
+    sizes: np.ndarray | None = None,
+    device: torch.device | str | None = None,
+) -> Iterator[Cut | Uncut]:
+    """Give chunks of views of uint8 images [n, H, W, C], as arrays for `staged.develop`, which is to run on `device`.
+
+    sizes: [n, 2] height and width of each image when they are padded at the bottom and right to a common shape.
+    """
+    sizes = _check(images, sizes, policy)
+    device = _device(images, device)
+    if len(parameters) != len(images):
+        raise ValueError(f"{len(images)} images need as many rows of parameters, got {len(parameters)}")
+    bottom, right = _cut_from(policy, kind, sizes).T
+    outside = (parameters.top + parameters.height > bottom) | (parameters.left + parameters.width > right)
+    if outside.any():
+        raise ValueError(f"crop outside of image {outside.nonzero()[0][0]}: were the parameters drawn for other sizes?")
+    chunk = staged.cut if device.type == "cpu" else staged.uncut
+    for place in _chunks(images, policy.crop(kind).size, device):
+        yield chunk(images[place], sizes[place], parameters[place], policy, kind, place)
+
+
 def render(
     images: PixelArray,
     parameters: ViewParameters,
@@ -113,32 +135,12 @@ def render(
 ) -> Tensor:
     """Pixels of views: uint8 images [n, H, W, C] -> normalized float32 [n, C, size, size] on `device`.
 
-    sizes: [n, 2] height and width of each image when they are padded at the bottom and right to a common shape.
+    Arguments as in `prepare`; a chunk is developed before the next one is prepared.
     """
-    sizes = _check(images, sizes, policy)
-    size, frame = policy.crop(kind).size, policy.frame(kind)
     device = _device(images, device)
-    if len(parameters) != len(images):
-        raise ValueError(f"{len(images)} images need as many rows of parameters, got {len(parameters)}")
-    bottom, right = _cut_from(policy, kind, sizes).T
-    outside = (parameters.top + parameters.height > bottom) | (parameters.left + parameters.width > right)
-    if outside.any():
-        raise ValueError(f"crop outside of image {outside.nonzero()[0][0]}: were the parameters drawn for other sizes?")
-    output = torch.empty(len(images), images.shape[3], size, size, dtype=torch.float32, device=device)
-    mean, std = (
-        torch.tensor(values, dtype=torch.float32, device=device)[:, None, None] for values in (policy.mean, policy.std)
-    )
-    steps = _color_steps(parameters, images.shape[3], device)
-    drawn = np.stack([chosen for chosen, _ in steps])
-    for chunk in _chunks(images, size, device):
-        squares = _cut(images[chunk], sizes[chunk], parameters[chunk], size, frame, device)
-        together = 1 if device.type == "cpu" and size >= _ALONE else len(squares)
-        for at in range(0, len(squares), together):
-            rows = slice(chunk.start + at, chunk.start + min(at + together, len(squares)))
-            levels = output[rows].copy_(squares[at : at + together].permute(0, 3, 1, 2))
-            for step in drawn[:, rows].any(axis=1).nonzero()[0]:
-                _update(levels, *steps[step], rows)
-            levels.div_(255).sub_(mean).div_(std)
+    output = staged.empty(len(images), images.shape[3], policy, kind, device)
+    for chunk in prepare(images, parameters, policy, kind, sizes=sizes, device=device):
+        staged.develop(ship(chunk, device), policy, output)
     return output
 
 
@@ -158,6 +160,25 @@ def make_views(
     shapes = _check(images, sizes, policy)
     parameters = draw(policy, kind, seed=seed, task=task, ids=ids, slots=slots, sizes=shapes)
     return render(images, parameters, policy, kind, sizes=shapes, device=device)
+
+
+def stage_views(
+    images: np.ndarray,
+    ids: np.ndarray,
+    slots: np.ndarray,
+    *,
+    policy: ViewPolicy,
+    kind: str,
+    seed: int,
+    task: int,
+    sizes: np.ndarray | None = None,
+    device: torch.device | str = "cpu",
+) -> Sheet:
+    """Prepare what `make_views` would render, on the host: once its arrays are tensors, `staged.render` makes views."""
+    shapes = _check(images, sizes, policy)
+    parameters = draw(policy, kind, seed=seed, task=task, ids=ids, slots=slots, sizes=shapes)
+    chunks = prepare(images, parameters, policy, kind, sizes=shapes, device=device)
+    return Sheet(kind, (len(images), images.shape[3]), tuple(chunks))
 
 
 def plain(
@@ -220,54 +241,6 @@ def _crop_shapes(
     centered = np.zeros((n, 1), dtype=bool)
     centered[pending] = True
     return shape, centered
-
-
-def _cut(
-    images: PixelArray,
-    sizes: np.ndarray,
-    parameters: ViewParameters,
-    size: int,
-    frame: int | None,
-    device: torch.device,
-) -> Tensor:
-    """Crop, resize and flip: uint8 images [n, H, W, C] -> uint8 [n, size, size, C]."""
-    if frame is None:
-        corner = np.stack([parameters.top, parameters.left], axis=1)
-        extent = np.stack([parameters.height, parameters.width], axis=1)
-        squares = crops.resize(images, corner, extent, np.full_like(extent, size), size, device)
-    else:
-        squares = framed.cut(images, sizes, parameters.top, parameters.left, size=size, frame=frame, device=device)
-    _update(squares, parameters.flip, lambda images, _: images.copy_(images.flip(2)), slice(0, len(squares)))
-    return squares
-
-
-def _color_steps(parameters: ViewParameters, channels: int, device: torch.device) -> list[tuple[np.ndarray, Operation]]:
-    """Return all operations on levels [n, C, size, size] in their order, each with who drew it, bool [n]."""
-
-    def given(operation: Callable[..., Tensor], *values: np.ndarray) -> Operation:
-        tensors = [torch.from_numpy(value).float().view(-1, 1, 1, 1).to(device) for value in values]
-        return lambda levels, rows: operation(levels, *(tensor[rows] for tensor in tensors))
-
-    p = parameters
-    steps: list[tuple[np.ndarray, Operation]] = []
-    if channels == 3:
-        jitters = [given(getattr(colors, name), getattr(p, name)) for name in colors.JITTERS]
-        steps += [(p.jitter & (stage == i), jitters[i]) for stage in p.order.T for i in range(len(jitters))]
-        steps.append((p.gray, given(colors.gray)))
-        steps.append((p.solarize < 256, given(colors.solarize, p.solarize)))
-        steps.append((p.equalize, given(colors.equalize)))
-    steps.append((p.blur > 0, lambda levels, rows: blur(levels, p.blur[rows])))
-    return steps
-
-
-def _update(images: Tensor, chosen: np.ndarray, operation: Operation, rows: slice) -> None:
-    """Apply an operation in place to those of the images, which are these rows of all, that drew it (bool [all])."""
-    drew = chosen[rows].nonzero()[0]
-    if len(drew) == len(images):
-        operation(images, rows)
-    elif len(drew):
-        selected = images.index_select(0, torch.from_numpy(drew).to(images.device))
-        crops.put(images, drew, operation(selected, drew + rows.start))
 
 
 def _chunks(images: PixelArray, size: int, device: torch.device) -> Iterator[slice]:

@@ -16,18 +16,18 @@ from nncsl.data.tasks import Task
 from nncsl.methods.base import Answer, Asked, Step, head_logits, unit_projections
 from nncsl.networks import Outputs
 from nncsl.replay import Memory
+from nncsl.transfer import constant
 
 
 def neighbors(step: Step, method: Any, views: Sequence[Outputs], supports: Outputs) -> Tensor:
     """L_NND: the old supports vote for every view as they did in the old network."""
     config, old = method.config, step.task.old
-    remembered = torch.from_numpy(step.batch["supports"].old).to(supports.projections.device)
     return kernels.nnd_loss(
         torch.cat([view.projections for view in views]),
-        supports.projections[remembered],
+        supports.projections.index_select(0, step.notes["old rows"]),
         _answers(step),
         step.targets["supports"],
-        objectives.positions(step.labels("supports")[remembered], old),
+        step.notes["old labels"],
         num_classes=len(old),
         temperature=config.tau,
         smoothing=config.smoothing,
@@ -36,8 +36,9 @@ def neighbors(step: Step, method: Any, views: Sequence[Outputs], supports: Outpu
 
 def logits(step: Step, method: Any, views: Sequence[Outputs], supports: Outputs) -> Tensor:
     """Softened logits of the old classes."""
-    old = list(step.task.old)
-    found = method.network.head(torch.cat([view.features for view in views]).float())[:, old]
+    features = torch.cat([view.features for view in views])
+    old = constant(step.task.old, features.device)
+    found = method.network.head(features.float())[:, old]
     return objectives.kd_loss(found, _answers(step)[:, old], method.config.kd_temperature)
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +14,7 @@ from nncsl.methods.base import Asked, Losses, Method, Phase, Step
 from nncsl.methods.distillation import DISTILLATIONS
 from nncsl.networks import Network
 from nncsl.replay import Memory
+from nncsl.transfer import constant
 
 
 class NNCSL(Method):
@@ -34,18 +36,48 @@ class NNCSL(Method):
     def lambda_lin(self) -> float:
         return self.config.lambda_lin
 
+    def uncaptured(self) -> str:
+        remembered = self.filters and self.config.unlabeled_memory
+        return "unlabeled_memory: how many images are old differs from step to step" if remembered else ""
+
     def asks(self, phase: Phase, task: Task, memory: Memory) -> dict[str, Asked]:
         return self.distillation.asks(task, memory) if self.distills else {}
 
     def draw(self, draws: Draws, now: Moment) -> Batch:
         return {**draws.unlabeled_views(now), "supports": draws.supports(now)}
 
+    def notes(self, batch: Batch, task: Task) -> dict[str, np.ndarray]:
+        """Return rows and renumbered labels of the old and of the current classes, or of all of them: "old rows", ...
+
+        "images" are rows of unlabeled images to be compared with them, where that is not all of them.
+        """
+        large, supports = batch["large"], batch["supports"]
+        assert supports.labels is not None
+        remembered, labels = large.old[: len(large) // 2], supports.labels.numpy()
+        found = {}
+        for name, classes in self._groups(task).items():
+            ours = np.full(len(supports), True) if name == "seen" else supports.old == (name == "old")
+            images = np.full(len(remembered), True) if name == "seen" else remembered == (name == "old")
+            if classes:
+                found[f"{name} rows"] = np.flatnonzero(ours)
+                found[f"{name} labels"] = objectives.places(classes)[labels[ours]]
+            if not images.all():
+                found[f"{name} images"] = np.flatnonzero(images)
+        if "old rows" not in found and supports.old.any():  # without the filter the distillation still has them
+            found["old rows"] = np.flatnonzero(supports.old)
+            found["old labels"] = objectives.places(task.old)[labels[supports.old]]
+        return found
+
+    def _groups(self, task: Task) -> dict[str, tuple[int, ...]]:
+        """The classes that unlabeled images are compared with: their own task's, or with old ones if remembered."""
+        return {"current": task.classes, "old": task.old} if self.filters else {"seen": task.seen}
+
     def losses(self, step: Step) -> Losses:
         large, supports = step.see("large", "supports")
         views = [large, *(step.see("small") if "small" in step.batch else [])]
         queries = torch.cat([view.projections for view in views])
         labels = step.labels("supports")
-        snn, mem, guesses = self._neighbours(step, queries, supports.projections, labels)
+        snn, mem, guesses = self._neighbours(step, queries, supports.projections)
         # The head learns at full strength; lambda_LIN weighs what reaches the backbone.
         logits = self.seen_logits(objectives.scale_gradient(supports.features, self.lambda_lin), step.task)
         lin = objectives.lin_loss(logits, labels)
@@ -56,42 +88,35 @@ class NNCSL(Method):
             total = total + self.config.lambda_nnd * parts["nnd"]
         return Losses(total, parts, {"large": guesses})
 
-    def _neighbours(
-        self, step: Step, queries: Tensor, supports: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _neighbours(self, step: Step, queries: Tensor, supports: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """L_SNN, L_MEM and the classes that the large views are taken for, [2 N].
 
         queries [views * N, D], supports [K, D]. With the filter, images of the current task meet the current supports
         and remembered unlabeled images the old ones: labeled and unlabeled images then have the same classes, which
         L_MEM relies on.
         """
-        config, task = self.config, step.task
-        large, device = step.batch["large"], queries.device
-        queries = queries.unflatten(0, (-1, len(large) // 2))
-        remembered = torch.from_numpy(large.old[: queries.shape[1]]).to(device)
-        old = torch.from_numpy(step.batch["supports"].old).to(device)
-        if self.filters:
-            groups = [(~remembered, ~old, task.classes), (remembered, old, task.old)]
-        else:
-            groups = [(torch.ones_like(remembered), torch.ones_like(old), task.seen)]
+        config, notes, device = self.config, step.notes, queries.device
+        queries = queries.unflatten(0, (-1, len(step.batch["large"]) // 2))
+        count = queries.shape[1]
         snn, mem = queries.new_zeros(()), queries.new_zeros(())
-        guesses = torch.zeros((2, len(remembered)), dtype=torch.int64, device=device)
-        for images, voters, classes in groups:
-            count = int(images.sum())
-            if not count:
+        guesses = torch.zeros((2, count), dtype=torch.int64, device=device)
+        for name, classes in self._groups(step.task).items():
+            images = notes.get(f"{name} images")
+            if images is not None and not len(images):
                 continue
             parts = kernels.snn_loss(
-                (queries if count == len(images) else queries[:, images]).flatten(0, 1),
-                supports[voters],
-                objectives.positions(labels[voters], classes),
+                (queries if images is None else queries.index_select(1, images)).flatten(0, 1),
+                supports.index_select(0, notes[f"{name} rows"]),
+                notes[f"{name} labels"],
                 small_views=len(queries) - 2,
                 sharpening=config.sharpening,
                 num_classes=len(classes),
                 temperature=config.tau,
                 smoothing=config.smoothing,
             )
-            share = count / len(images)
+            each = count if images is None else len(images)
+            share = each / count
             snn, mem = snn + share * parts.cross_entropy, mem + share * parts.minus_entropy
-            guessed = torch.tensor(classes, device=device)[parts.predictions[: 2 * count]]
-            guesses[:, images] = guessed.unflatten(0, (2, count))
+            guessed = constant(classes, device)[parts.predictions[: 2 * each]].unflatten(0, (2, each))
+            guesses = guessed if images is None else guesses.index_copy(1, images, guessed)
         return snn, mem, guesses.flatten()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nncsl import networks
-from nncsl.batches import Batch, Group, Pool, Render, ViewKeys, plain_keys
+from nncsl.batches import Batch, Group, Pool, Render, ViewKeys, develop, plain_keys, stage
 from nncsl.config import Config
 from nncsl.data.tasks import Task
 from nncsl.methods.base import Asked, Method, Phase
@@ -52,8 +52,18 @@ class Teacher:
         """Return the view slots that steps of this epoch may ask about; makes fresh ones where they are due."""
         return Pool()
 
-    def targets(self, batch: Batch, pixels: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the answers on exactly those views of the batch that were asked about, without gradient."""
+    def prepare(self, batch: Batch, *, whole: bool) -> dict[str, Any]:
+        """Return what the host can find out for :meth:`targets`, as arrays; whole: also views that are to be rendered.
+
+        Other steps may be going on meanwhile.
+        """
+        return {}
+
+    def targets(self, batch: Batch, pixels: Mapping[str, Tensor], asked: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the answers on exactly those views of the batch that were asked about, without gradient.
+
+        asked: what :meth:`prepare` returned, its arrays being tensors of the device now.
+        """
         return {}
 
     def contents(self) -> Any:
@@ -85,15 +95,29 @@ class CopiedTeacher(Teacher):
                 self._copy.load_state_dict(saved)
             state.peak(teacher=networks.nbytes(self._copy))
 
-    def targets(self, batch: Batch, pixels: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def prepare(self, batch: Batch, *, whole: bool) -> dict[str, Any]:
+        """By group: other views than the batch has; or the rows that were asked about, None if that is all of them."""
+        found: dict[str, Any] = {}
+        for name, asked in self._asks.items():
+            if name in batch and asked.kind != batch[name].keys.kind:
+                keys = asked_keys(asked, batch[name])
+                found[name] = stage(self._render, keys) if whole else keys
+            elif name in batch:
+                rows = asked_rows(asked, batch[name])
+                found[name] = None if rows.all() else np.flatnonzero(rows)
+        return found
+
+    def targets(self, batch: Batch, pixels: Mapping[str, Tensor], asked: Mapping[str, Any]) -> dict[str, Tensor]:
         found = {}
         with torch.no_grad():
-            for name, asked in self._asks.items():
-                if name in batch and asked.kind != batch[name].keys.kind:
-                    found[name] = self._answer(asked, self._render(asked_keys(asked, batch[name])))
-                elif name in batch:
-                    rows = torch.from_numpy(asked_rows(asked, batch[name])).to(pixels[name].device)
-                    found[name] = self._answer(asked, pixels[name][rows])
+            for name, prepared in asked.items():
+                if prepared is None:
+                    images = pixels[name]
+                elif isinstance(prepared, Tensor):
+                    images = pixels[name].index_select(0, prepared)
+                else:
+                    images = develop(self._render, prepared)
+                found[name] = self._answer(self._asks[name], images)
         return found
 
     def contents(self) -> Any:

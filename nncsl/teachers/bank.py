@@ -67,14 +67,17 @@ class BankTeacher(Teacher):
             self._count_memory()
         return pool
 
-    def targets(self, batch: Batch, pixels: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def prepare(self, batch: Batch, *, whole: bool) -> dict[str, Any]:
         assert self._bank is not None or not self._asks
         found = {}
         for name, asked in self._asks.items():
             if name in batch:
                 keys = asked_keys(asked, batch[name])
-                found[name] = self._bank.read(keys.ids, bank_slots(keys), device=self._around.device)  # type: ignore[union-attr]
+                found[name] = self._bank.fetch(keys.ids, bank_slots(keys))  # type: ignore[union-attr]
         return found
+
+    def targets(self, batch: Batch, pixels: Mapping[str, Tensor], asked: Mapping[str, Any]) -> dict[str, Tensor]:
+        return {name: self._bank.decode(fetched) for name, fetched in asked.items()}  # type: ignore[union-attr]
 
     def after_save(self) -> None:
         if self._bank is not None:
