@@ -72,14 +72,22 @@ def equalize(levels: Tensor) -> Tensor:
     """Spread each channel's histogram over all levels; a channel with too few pixels to spread stays as it is."""
     n, channels = levels.shape[:2]
     pixels = levels.reshape(n * channels, -1).long()
-    rows = torch.arange(n * channels, device=levels.device)[:, None] * 256
-    histogram = torch.bincount((pixels + rows).flatten(), minlength=n * channels * 256).view(-1, 256)
+    histogram = _histogram(pixels)
     brightest = histogram.gather(1, pixels.amax(1, keepdim=True))
     step = (pixels.shape[1] - brightest) // 255
     below = histogram.cumsum(1) - histogram
     table = ((below + step // 2) // step.clamp(min=1)).clamp_(max=255)
     table = torch.where(step > 0, table, torch.arange(256, device=levels.device))
     return table.gather(1, pixels).to(levels.dtype).view_as(levels)
+
+
+def _histogram(pixels: Tensor) -> Tensor:
+    """How often each of 256 levels occurs in each row of pixels, int64 [m, p] -> int64 [m, 256].
+
+    Not bincount: on a GPU that waits for the largest value, to know how many there are.
+    """
+    counts = torch.zeros(len(pixels), 256, dtype=torch.int64, device=pixels.device)
+    return counts.scatter_add_(1, pixels, torch.ones_like(pixels))
 
 
 def _blend(other: Tensor, levels: Tensor, factor: Tensor) -> Tensor:
