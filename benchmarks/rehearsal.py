@@ -61,9 +61,7 @@ class Rehearsal:
         """Take a step; return what happened in each part of it, and its losses."""
         seen = {}
         with self._standing_in() as seen["arrive"]:
-            now = Moment(self.number, 0, number, number, self.pool)
-            drawn = steps.prepare(self.method, self.setup, self.teacher, now, whole=True)
-            step, hidden = steps.arrive(self.method, self.setup, self.phase, self.teacher, self.forward, drawn)
+            step, hidden = self.arrive(number)
         with self._standing_in() as seen["losses"]:
             losses = self.compute(step)
         with self._standing_in() as seen["update"]:
@@ -72,6 +70,12 @@ class Rehearsal:
                 optimizer.step()
             engine.record(self.state, losses, step.batch, hidden, self.stream)
         return seen, losses
+
+    def arrive(self, number: int) -> steps.Arrived:
+        """Return a step on the device."""
+        now = Moment(self.number, 0, number, number, self.pool)
+        drawn = steps.prepare(self.method, self.setup, self.teacher, now, whole=True)
+        return steps.arrive(self.method, self.setup, self.phase, self.teacher, self.forward, drawn)
 
     @contextmanager
     def _standing_in(self) -> Iterator[Watch | None]:

@@ -7,7 +7,7 @@ real values, so it also arrives. Inside :func:`standing_in` everything that reac
 
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -20,6 +20,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 from .kernels_launches import FREE, WAITS
 
 DEVICE = torch.device("meta")
+# Besides those: torch reads a maximum or a sum of the device to know how large the result is.
+SIZED_BY_VALUES = {"repeat_interleave", "bincount", "unique_consecutive", "unique_dim", "argwhere"}
 PROJECT = str(Path(__file__).resolve().parents[1])
 
 
@@ -138,7 +140,7 @@ class Watch(TorchDispatchMode):
             elif any(isinstance(x, Tensor) and not isinstance(x, OnDevice) and x.ndim for x in tensors):
                 self.note("copy", name)
                 self.note("wait", f"{name} (takes a tensor of the host)")
-            if name in WAITS | {"repeat_interleave"} or _by_mask(name, args):
+            if name in WAITS | SIZED_BY_VALUES or _by_mask(name, args):
                 self.note("wait", name)
             if name not in FREE | {"_local_scalar_dense", "prim::device", "device"}:
                 self.note("operation", name)
@@ -165,21 +167,27 @@ def place() -> str:
 
 @contextmanager
 def standing_in() -> Iterator[Watch]:
-    """Write down what reaches the device inside the block. Autocast, which "meta" does not have, is off there."""
-    watch, made, autocast, enabled = Watch(), torch.tensor, torch.autocast, torch.is_autocast_enabled
+    """Write down what reaches the device inside the block."""
+    watch, made = Watch(), torch.tensor
 
     def tensor(data: Any, *, device: Any = None, **other: Any) -> Tensor:
         """For "meta" torch would not look at the data."""
         return made(data, **other) if device is None else made(data, **other).to(device)
 
-    def no_autocast(kind: str, *rest: Any, **options: Any) -> AbstractContextManager[Any]:
+    with mock.patch.object(torch, "tensor", tensor), without_autocast(), watch:
+        yield watch
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Leave autocast, which "meta" does not have, off there."""
+    autocast, enabled = torch.autocast, torch.is_autocast_enabled
+
+    def off(kind: str, *rest: Any, **options: Any) -> AbstractContextManager[Any]:
         return nullcontext() if kind == DEVICE.type else autocast(kind, *rest, **options)
 
     def is_enabled(kind: str = "cuda") -> bool:
         return kind != DEVICE.type and enabled(kind)
 
-    with ExitStack() as stack:
-        for name, changed in (("tensor", tensor), ("autocast", no_autocast), ("is_autocast_enabled", is_enabled)):
-            stack.enter_context(mock.patch.object(torch, name, changed))
-        stack.enter_context(watch)
-        yield watch
+    with mock.patch.object(torch, "autocast", off), mock.patch.object(torch, "is_autocast_enabled", is_enabled):
+        yield

@@ -48,7 +48,9 @@ class Lookout:
     def note(self, losses: Losses, task: int, epoch: int, lr: float) -> None:
         """Send a step's losses to the host, and look at those that are due."""
         tensors = (losses.total, *losses.parts.values())
-        values = torch.stack([tensor.detach().double() for tensor in tensors]).to("cpu", non_blocking=True)
+        values = torch.stack([tensor.detach().to(losses.total.dtype) for tensor in tensors]).to(
+            "cpu", non_blocking=True
+        )
         where = f"task {task + 1}, epoch {epoch + 1}"
         self._noted.append(_Noted(tuple(losses.parts), values, _arrival(losses.total.device), where, lr))
         while len(self._noted) > self._delay:

@@ -46,7 +46,16 @@ def refusal(config: Config, device: torch.device, method: Method) -> str | None:
         return "modules have hooks, which would run once and never again"
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return "ranks exchange outputs within a step"
+    if not says_of_its_losses(method):
+        return f"{type(method).__name__} does not say that its steps are all alike"
     return method.uncaptured() or None
+
+
+def says_of_its_losses(method: Method) -> bool:
+    """Tell whether `uncaptured` was written for these `losses`: a class that changes them has to say it anew."""
+    order = type(method).__mro__
+    losses, said = (next(k for k, c in enumerate(order) if name in vars(c)) for name in ("losses", "uncaptured"))
+    return said <= losses
 
 
 class Inputs(NamedTuple):

@@ -19,12 +19,12 @@ def ship(cargo: Any, device: torch.device) -> Any:
     travels once.
     """
     arrays: dict[int, np.ndarray] = {}
-    _mapped(cargo, lambda array: arrays.setdefault(id(array), array))
+    mapped(cargo, lambda array: arrays.setdefault(id(array), array))
     if device.type == "cpu":
         arrived = {key: _tensor(array) for key, array in arrays.items()}
     else:
-        arrived = dict(zip(arrays, _cut(*_packed(list(arrays.values()), device), device), strict=True))
-    return _mapped(cargo, lambda array: arrived[id(array)])
+        arrived = dict(zip(arrays, _cut(*packed(list(arrays.values()), device), device), strict=True))
+    return mapped(cargo, lambda array: arrived[id(array)])
 
 
 @lru_cache(maxsize=1024)
@@ -38,15 +38,16 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
-def _mapped(tree: Any, change: Callable[[np.ndarray], Any]) -> Any:
+def mapped(tree: Any, change: Callable[[np.ndarray], Any]) -> Any:
+    """Return dicts, lists and tuples with every array in them changed."""
     if isinstance(tree, np.ndarray):
         return change(tree)
     if isinstance(tree, dict):
-        return {key: _mapped(value, change) for key, value in tree.items()}
+        return {key: mapped(value, change) for key, value in tree.items()}
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(_mapped(value, change) for value in tree))
+        return type(tree)(*(mapped(value, change) for value in tree))
     if isinstance(tree, list | tuple):
-        return type(tree)(_mapped(value, change) for value in tree)
+        return type(tree)(mapped(value, change) for value in tree)
     return tree
 
 
@@ -58,7 +59,8 @@ def _tensor(array: np.ndarray) -> Tensor:
 Place = tuple[int, int, torch.dtype, tuple[int, ...]]  # first byte, bytes, type, shape
 
 
-def _packed(arrays: list[np.ndarray], device: torch.device) -> tuple[Tensor, list[Place]]:
+def packed(arrays: list[np.ndarray], device: torch.device) -> tuple[Tensor, list[Place]]:
+    """Return all arrays in one buffer of the host, and the place of each in it."""
     places: list[Place] = []
     end = 0
     for array in arrays:

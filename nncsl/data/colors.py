@@ -94,9 +94,8 @@ def _counts(entries: Tensor, most: int) -> Tensor:
     """Return how often each of 0..most - 1 occurs; not by bincount where that would wait for the device."""
     if entries.device.type == "cpu":
         return torch.bincount(entries, minlength=most)
-    return torch.zeros(most, dtype=torch.int64, device=entries.device).index_add_(
-        0, entries, torch.ones_like(entries, dtype=torch.int64)
-    )
+    ones = torch.ones(len(entries), dtype=torch.int64, device=entries.device)
+    return torch.zeros(most, dtype=torch.int64, device=entries.device).scatter_add_(0, entries.long(), ones)
 
 
 def _blend(other: Tensor, levels: Tensor, factor: Tensor) -> Tensor:

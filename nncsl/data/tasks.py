@@ -46,8 +46,11 @@ class Task:
 
     def seen_on(self, device: torch.device) -> torch.Tensor:
         """Return the same on a device, where it stays."""
-        seen = set(self.seen)
-        return constant(tuple(label in seen for label in range(self.num_classes)), device)
+        return constant(tuple(self.seen_mask.tolist()), device)
+
+    def unseen_on(self, device: torch.device) -> torch.Tensor:
+        """Return the opposite."""
+        return constant(tuple((~self.seen_mask).tolist()), device)
 
 
 def split_tasks(

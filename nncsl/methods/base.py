@@ -230,7 +230,7 @@ class Method(nn.Module):
 
     def seen_logits(self, features: Tensor, task: Task) -> Tensor:
         """Return the head's logits [n, C] of features [n, F], unseen classes at minus infinity."""
-        return networks.mask_unseen(self.network.head(features), task.seen_on(features.device))
+        return self.network.head(features).masked_fill(task.unseen_on(features.device), float("-inf"))
 
     def on_host(self, name: str) -> Tensor:
         """Return a buffer as the host sees it, fetched again only when it has changed: steps are drawn from these."""

@@ -61,6 +61,9 @@ class DERpp(Finetune):
             return {}
         return {"stored": self.rows(batch["logit_replay"].keys.ids)}
 
+    def uncaptured(self) -> str:
+        return ""
+
     def losses(self, step: Step) -> Losses:
         logits = {name: self.logits(*step.see(name)) for name in step.batch}  # a pass each: statistics of their own
         parts = {"lin": slice_loss(logits["labeled"], step.labels("labeled"), step.task.seen)}

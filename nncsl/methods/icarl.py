@@ -65,6 +65,9 @@ class ICaRL(ER):
         ids = draws.merged(now, self.config.labeled_batch)
         return {"labeled": draws.labeled_views(self.own.views, ids, now, 1)}
 
+    def uncaptured(self) -> str:
+        return ""
+
     def losses(self, step: Step) -> Losses:
         (outputs,) = step.see("labeled")
         # Not masked: classes to come have target 0, and the mean over all outputs keeps its divisor.

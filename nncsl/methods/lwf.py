@@ -66,6 +66,9 @@ class LwF(Finetune):
 
         return {"labeled": Asked("plain", task.labeled, old_logits, role="support", unit=False)}
 
+    def uncaptured(self) -> str:
+        return ""
+
     def losses(self, step: Step) -> Losses:
         if step.phase.name == WARM_UP:
             return self._warm_up_losses(step)

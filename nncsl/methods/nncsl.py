@@ -1,5 +1,6 @@
 """NNCSL: soft nearest-neighbour learning on the current classes, and its distillation on the old ones."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +12,7 @@ from nncsl.batches import Batch, Draws, Moment
 from nncsl.config import Config
 from nncsl.data.tasks import Task
 from nncsl.methods.base import Asked, Losses, Method, Phase, Step
-from nncsl.methods.distillation import DISTILLATIONS
+from nncsl.methods.distillation import DISTILLATIONS, Seen
 from nncsl.networks import Network
 from nncsl.replay import Memory
 from nncsl.transfer import constant
@@ -47,25 +48,24 @@ class NNCSL(Method):
         return {**draws.unlabeled_views(now), "supports": draws.supports(now)}
 
     def notes(self, batch: Batch, task: Task) -> dict[str, np.ndarray]:
-        """Return rows and renumbered labels of the old and of the current classes, or of all of them: "old rows", ...
+        """Return the supports in the order old, current, and their labels renumbered: among old classes, ...
 
-        "images" are rows of unlabeled images to be compared with them, where that is not all of them.
+        "order" and "back": supports in that order, and where each stands there; "old labels", "current labels" of its
+        parts, or, without the filter, "seen labels" of all of them as they are. "... images": rows of unlabeled images
+        to be compared with such supports, where that is not all of them.
         """
         large, supports = batch["large"], batch["supports"]
         assert supports.labels is not None
         remembered, labels = large.old[: len(large) // 2], supports.labels.numpy()
-        found = {}
-        for name, classes in self._groups(task).items():
+        order = np.argsort(~supports.old, kind="stable")
+        found = {"order": order, "back": np.argsort(order)}
+        for name, classes in {"old": task.old, **self._groups(task)}.items():
             ours = np.full(len(supports), True) if name == "seen" else supports.old == (name == "old")
             images = np.full(len(remembered), True) if name == "seen" else remembered == (name == "old")
             if classes:
-                found[f"{name} rows"] = np.flatnonzero(ours)
                 found[f"{name} labels"] = objectives.places(classes)[labels[ours]]
             if not images.all():
                 found[f"{name} images"] = np.flatnonzero(images)
-        if "old rows" not in found and supports.old.any():  # without the filter the distillation still has them
-            found["old rows"] = np.flatnonzero(supports.old)
-            found["old labels"] = objectives.places(task.old)[labels[supports.old]]
         return found
 
     def _groups(self, task: Task) -> dict[str, tuple[int, ...]]:
@@ -77,36 +77,49 @@ class NNCSL(Method):
         views = [large, *(step.see("small") if "small" in step.batch else [])]
         queries = torch.cat([view.projections for view in views])
         labels = step.labels("supports")
-        snn, mem, guesses = self._neighbours(step, queries, supports.projections)
+        parted = self._parted(step, supports.projections)
+        snn, mem, guesses = self._neighbours(step, queries, parted)
         # The head learns at full strength; lambda_LIN weighs what reaches the backbone.
         logits = self.seen_logits(objectives.scale_gradient(supports.features, self.lambda_lin), step.task)
         lin = objectives.lin_loss(logits, labels)
         parts = {"snn": snn, "mem": mem, "lin": lin}
-        total = snn + self.config.lambda_mem * mem + lin
+        total = objectives.plus(snn, mem, self.config.lambda_mem) + lin
         if step.targets:
-            parts["nnd"] = self.distillation.loss(step, self, views, supports)
+            parts["nnd"] = self.distillation.loss(step, self, Seen(views, queries, parted.get("old")))
             total = total + self.config.lambda_nnd * parts["nnd"]
         return Losses(total, parts, {"large": guesses})
 
-    def _neighbours(self, step: Step, queries: Tensor, supports: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _parted(self, step: Step, supports: Tensor) -> dict[str, Tensor]:
+        """Supports [K, D] by whose they are: "old" and "current" where there are both, and "seen", all of them."""
+        old = step.batch["supports"].old.sum()
+        parts = {"seen": supports}
+        if not old or old == len(supports):
+            return {**parts, "old": supports[:old], "current": supports[old:]}
+        if self.filters or step.targets:
+            sizes = [int(old), len(supports) - int(old)]
+            parts["old"], parts["current"] = objectives.divide(supports, step.notes["order"], step.notes["back"], sizes)
+        return parts
+
+    def _neighbours(self, step: Step, queries: Tensor, supports: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """L_SNN, L_MEM and the classes that the large views are taken for, [2 N].
 
-        queries [views * N, D], supports [K, D]. With the filter, images of the current task meet the current supports
-        and remembered unlabeled images the old ones: labeled and unlabeled images then have the same classes, which
-        L_MEM relies on.
+        queries [views * N, D], supports [K, D] by whose they are. With the filter, images of the current task meet the
+        current supports and remembered unlabeled images the old ones: labeled and unlabeled images then have the same
+        classes, which L_MEM relies on.
         """
         config, notes, device = self.config, step.notes, queries.device
         queries = queries.unflatten(0, (-1, len(step.batch["large"]) // 2))
         count = queries.shape[1]
-        snn, mem = queries.new_zeros(()), queries.new_zeros(())
-        guesses = torch.zeros((2, count), dtype=torch.int64, device=device)
+        snn: Tensor | None = None
+        mem: Tensor | None = None
+        guesses = None
         for name, classes in self._groups(step.task).items():
             images = notes.get(f"{name} images")
             if images is not None and not len(images):
                 continue
             parts = kernels.snn_loss(
                 (queries if images is None else queries.index_select(1, images)).flatten(0, 1),
-                supports.index_select(0, notes[f"{name} rows"]),
+                supports[name],
                 notes[f"{name} labels"],
                 small_views=len(queries) - 2,
                 sharpening=config.sharpening,
@@ -115,8 +128,12 @@ class NNCSL(Method):
                 smoothing=config.smoothing,
             )
             each = count if images is None else len(images)
-            share = each / count
-            snn, mem = snn + share * parts.cross_entropy, mem + share * parts.minus_entropy
+            snn = objectives.plus(snn, parts.cross_entropy, each / count)
+            mem = objectives.plus(mem, parts.minus_entropy, each / count)
             guessed = constant(classes, device)[parts.predictions[: 2 * each]].unflatten(0, (2, each))
-            guesses = guessed if images is None else guesses.index_copy(1, images, guessed)
+            if images is not None:
+                guesses = torch.zeros((2, count), dtype=torch.int64, device=device) if guesses is None else guesses
+                guessed = guesses.index_copy(1, images, guessed)
+            guesses = guessed
+        assert snn is not None and mem is not None and guesses is not None
         return snn, mem, guesses.flatten()

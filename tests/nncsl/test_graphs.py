@@ -57,6 +57,16 @@ def test_hooks_refuse_and_a_method_that_says_nothing_is_refused(small):
     assert graphs.refusal(small(), CUDA, own).startswith("Own does not say")
 
 
+def test_who_changes_losses_has_to_say_again_that_steps_are_alike(small):
+    er = methods.find("er")
+    config = small("method=er")
+    network = method_of(config).network
+    for body, captured in (({}, True), ({"losses": er.losses}, False),
+                           ({"losses": er.losses, "uncaptured": lambda self: ""}, True)):  # fmt: skip
+        mine = type("Mine", (er,), body)(network, config, methods.own(config))
+        assert (graphs.refusal(config, CUDA, mine) is None) == captured
+
+
 def test_on_a_cpu_nothing_is_said_and_steps_are_computed_as_ever(small):
     said = []
     method, scaler = method_of(small()), torch.amp.GradScaler("cpu", enabled=False)
@@ -106,7 +116,7 @@ def test_other_shapes_are_another_signature(small, tmp_path):
     scene = rehearse(small, tmp_path)
     step = look(scene.method, scene.setup, scene.phase, scene_moment(scene, 0), scene.teacher, scene.forward)
     cut = step._replace(pixels={**step.pixels, "large": step.pixels["large"][:-1]})
-    renamed = step._replace(notes={**step.notes, "more": step.notes["old rows"]})
+    renamed = step._replace(notes={**step.notes, "more": step.notes["order"]})
     signatures = {graphs.Inputs.of(each).signature() for each in (step, cut, renamed)}
     assert len(signatures) == 3
 
