@@ -6,6 +6,7 @@ teacher will be asked; ``CopiedTeacher`` copies the network, as the paper does.
 
 import copy
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +18,9 @@ from nncsl import networks
 from nncsl.batches import Batch, Group, Pool, Render, ViewKeys, plain_keys
 from nncsl.config import Config
 from nncsl.data.tasks import Task
+from nncsl.distributed import ALONE, Ranks
 from nncsl.methods.base import Asked, Method, Phase
-from nncsl.passes import in_parts
+from nncsl.passes import answers, in_parts
 from nncsl.record.state import RunState
 from nncsl.terminal import Interruption, Reporter
 
@@ -32,6 +34,7 @@ class Surroundings(NamedTuple):
     device: torch.device
     reporter: Reporter
     interruption: Interruption
+    ranks: Ranks = ALONE
 
 
 class Teacher:
@@ -90,10 +93,13 @@ class CopiedTeacher(Teacher):
         with torch.no_grad():
             for name, asked in self._asks.items():
                 if name in batch and asked.kind != batch[name].keys.kind:
-                    found[name] = self._answer(asked, self._render(asked_keys(asked, batch[name])))
+                    views = {name: Group(asked_keys(asked, batch[name]), None, batch[name].old)}
+                    shown, rows = self._around.ranks.views(views, self._render), np.ones(len(views[name]), dtype=bool)
                 elif name in batch:
-                    rows = torch.from_numpy(asked_rows(asked, batch[name])).to(pixels[name].device)
-                    found[name] = self._answer(asked, pixels[name][rows])
+                    shown, rows = pixels, asked_rows(asked, batch[name])
+                else:
+                    continue
+                found[name] = answers(shown, name, rows, partial(self._answer, asked))
         return found
 
     def contents(self) -> Any:

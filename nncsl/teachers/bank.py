@@ -1,6 +1,7 @@
 """The feature bank as teacher: swept when a phase begins, read at every step, refreshed and evicted in time."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from nncsl.passes import inference_batch
 from nncsl.record import checkpoint
 from nncsl.record.state import RunState
 from nncsl.teachers import Surroundings, Teacher, asked_keys
+from nncsl.terminal import Interrupted
 
 
 class BankTeacher(Teacher):
@@ -26,7 +28,9 @@ class BankTeacher(Teacher):
 
     def __init__(self, method: Method, around: Surroundings) -> None:
         self._method, self._around, self._config = method, around, around.config
-        self._bank: FeatureBank | None = None
+        self._ranks = around.ranks
+        self._bank: FeatureBank | None = None  # of rank 0, which reads and writes for all
+        self._dim = 0
         self._asks: Mapping[str, Asked] = {}
 
     def begin(
@@ -37,7 +41,7 @@ class BankTeacher(Teacher):
         self._refreshes = others and 0 < self._config.bank_refresh_epochs < phase.epochs
         if not asks:
             return
-        if state.generation is not None and self._bank is None:
+        if state.generation is not None and self._bank is None and self._ranks.writes:
             self._bank = FeatureBank.open(
                 self._around.folder / "bank",
                 "a",
@@ -48,9 +52,10 @@ class BankTeacher(Teacher):
             )
         if state.generation is None:
             state.teacher = fingerprint(self._method.state_dict())
-            if self._refreshes:
+            if self._refreshes and self._ranks.writes:
                 checkpoint.save(self._teacher_path, {"method": self._method.state_dict()})
             self._sweep(self._pool(0))
+        self._dim = self._ranks.say(self._bank.dim if self._bank is not None else 0)
         self._count_memory()
 
     def pool(self, epoch: int) -> Pool:
@@ -62,13 +67,13 @@ class BankTeacher(Teacher):
         return pool
 
     def targets(self, batch: Batch, pixels: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        assert self._bank is not None or not self._asks
-        found = {}
-        for name, asked in self._asks.items():
-            if name in batch:
-                keys = asked_keys(asked, batch[name])
-                found[name] = self._bank.read(keys.ids, bank_slots(keys), device=self._around.device)  # type: ignore[union-attr]
-        return found
+        device = self._around.device
+        keys = {name: asked_keys(asked, batch[name]) for name, asked in self._asks.items() if name in batch}
+        if self._bank is None:
+            found = {name: torch.empty(len(each), self._dim, device=device) for name, each in keys.items()}
+        else:
+            found = {name: self._bank.read(k.ids, bank_slots(k), device=device) for name, k in keys.items()}
+        return {name: self._ranks.send(rows) for name, rows in found.items()}
 
     def after_save(self) -> None:
         if self._bank is not None:
@@ -92,30 +97,37 @@ class BankTeacher(Teacher):
     def _refresh(self, pool: Pool) -> None:
         """Sweep with the teacher's weights while the student's rest on disk: even now there is one network only."""
         student = self._teacher_path.with_name("student.pt")
-        checkpoint.save(student, {"method": self._method.state_dict()})
-        self._method.load_state_dict(checkpoint.load(self._teacher_path)["method"])
+        if self._ranks.writes:
+            checkpoint.save(student, {"method": self._method.state_dict()})
+        self._load(self._teacher_path)
         try:
             self._sweep(pool)
         finally:
-            self._method.load_state_dict(checkpoint.load(student)["method"])
-        student.unlink()
+            self._load(student)
+        if self._ranks.writes:
+            student.unlink()
+
+    def _load(self, path: Path) -> None:
+        if self._ranks.writes:
+            self._method.load_state_dict(checkpoint.load(path)["method"])
+        self._ranks.send_module(self._method)
 
     def _sweep(self, pool: Pool) -> None:
         """Fill a new generation of the bank with the network's answers on the pool's views."""
-        began = False
         views = list(self._views(pool))
-        guarded = self._around.interruption.guard(self._around.reporter.track(views, "teacher's features"))
+        turns = [views[start : start + self._ranks.count] for start in range(0, len(views), self._ranks.count)]
         with networks.evaluating(self._method), networks.autocast(self._config.precision, self._around.device):
-            for asked, keys in guarded:
-                rows = asked.answer(self._method, self._render(keys))
-                if not began:
-                    self._begin_generation(pool, rows.shape[1], unit=asked.unit)
-                    began = True
-                assert self._bank is not None
-                self._bank.write(keys.ids, bank_slots(keys), rows, role=asked.role)
-        assert self._bank is not None
-        self._bank.commit()
-        self._state.generation = self._bank.generation
+            for turn in self._around.reporter.track(turns, "teacher's features"):
+                if self._ranks.agreed(self._around.interruption.requested):
+                    raise Interrupted
+                rows = self._ranks.shared(turn, lambda view: view.asked.answer(self._method, self._render(view.keys)))
+                if turn is turns[0] and self._ranks.writes:
+                    self._begin_generation(pool, rows[0].shape[1], unit=turn[0].asked.unit)
+                for view, answers in zip(turn, rows, strict=True) if self._bank is not None else ():
+                    self._bank.write(view.keys.ids, bank_slots(view.keys), answers, role=view.asked.role)
+        if self._bank is not None:
+            self._bank.commit()
+        self._state.generation = self._ranks.say(self._bank.generation if self._bank is not None else None)
 
     def _begin_generation(self, pool: Pool, dim: int, *, unit: bool) -> None:
         config = self._config
@@ -139,7 +151,7 @@ class BankTeacher(Teacher):
             **facts,
         )
 
-    def _views(self, pool: Pool) -> Iterator[tuple[Asked, ViewKeys]]:
+    def _views(self, pool: Pool) -> Iterator["_View"]:
         """Every view that was asked about, in batches of one kind and slot over sorted images."""
         for asked in self._asks.values():
             ids = np.sort(asked.ids)
@@ -147,7 +159,7 @@ class BankTeacher(Teacher):
             for slot in pool.slots(asked.kind):
                 for start in range(0, len(ids), batch):
                     part = ids[start : start + batch]
-                    yield asked, ViewKeys(asked.kind, part, np.full(len(part), slot))
+                    yield _View(asked, ViewKeys(asked.kind, part, np.full(len(part), slot)))
 
     @property
     def _teacher_path(self) -> Path:
@@ -158,8 +170,17 @@ class BankTeacher(Teacher):
         return self._around.device if self._config.bank_residency == "device" else None
 
     def _count_memory(self) -> None:
-        assert self._bank is not None
-        self._state.peak(bank=0 if self._config.bank_residency == "disk" else self._bank.nbytes)
+        if self._bank is not None:
+            self._state.peak(bank=0 if self._config.bank_residency == "disk" else self._bank.nbytes)
+
+
+@dataclass(frozen=True)
+class _View:
+    asked: Asked
+    keys: ViewKeys
+
+    def __len__(self) -> int:
+        return len(self.keys)
 
 
 def bank_slots(keys: ViewKeys) -> np.ndarray:
