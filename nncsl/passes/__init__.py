@@ -96,7 +96,7 @@ def trains_batchnorm(network: Network) -> bool:
 def _recomputed(network: Network, images: Tensor) -> Outputs:
     x = network.prepare(images)
     for piece in (network.stem, *network.blocks):
-        (x,) = _replay(lambda part, piece=piece: (piece(part),), piece, x, len(x))  # type: ignore[misc]
+        (x,) = _replay(lambda part, piece=piece: (piece(part),), piece, x, len(x) or 1)  # type: ignore[misc]
     return network.finish(x)
 
 
@@ -124,7 +124,7 @@ class _Replay(torch.autograd.Function):
         wanted = [k for k, gradient in enumerate(gradients) if gradient is not None]
         collected = []
         with statistics_untouched(ctx.owner):
-            for start in range(0, len(x) if wanted else 0, ctx.size):
+            for start in range(0, max(1, len(x)) if wanted else 0, ctx.size):  # no images: gradients of zero
                 part = x[start : start + ctx.size].detach().requires_grad_(ctx.needs_input_grad[3])
                 with torch.enable_grad(), torch.autocast(x.device.type, **ctx.autocast):
                     outputs = ctx.piece(part)

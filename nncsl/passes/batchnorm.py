@@ -225,4 +225,7 @@ def _normalize(
     if norm is None or statistics is None:
         return value
     weight, bias = affine or (norm.weight.detach(), norm.bias.detach())
+    if not len(value):  # torch gives the weight a gradient of no images that is not zero
+        shape = [1, -1] + [1] * (value.ndim - 2)
+        return value * weight.view(shape) + bias.view(shape)
     return F.batch_norm(value, statistics.mean, statistics.variance, weight, bias, training=False, eps=norm.eps)

@@ -119,11 +119,20 @@ class SharedForward:
     def run(self, share: Share) -> list[tuple[int | None, Outputs]]:
         """Return the outputs of this rank's units, by their place; None: of all, from a pass that sorts its gradients."""
         if not passes.trains_batchnorm(self.network):
-            return [(place, self.whole(part)) for place, part in enumerate(share.parts)]
+            return [(place, self._frozen(part)) for place, part in enumerate(share.parts)]
         if self.how.micro_batch or len(self.ranks.own) > 1 or self.ranks.exact:
             return [(None, batchnorm.forward(self.network, share.parts, self.how, self.gradients))]
         with self.merging():
             return [(0, self.whole(share.parts[0]))]
+
+    def _frozen(self, part: Tensor) -> Outputs:
+        """A pass in which images don't meet. A unit without any runs an empty image, and takes no notice of it.
+
+        So its parameters' gradients are zeros of the right shapes: torch's BatchNorm gives others for no images.
+        """
+        if len(part):
+            return self.whole(part)
+        return Outputs(*(each[:0] for each in self.whole(part.new_zeros(1, *part.shape[1:]))))
 
     def merging(self) -> AbstractContextManager:
         """Return the block in which BatchNorm that trains takes the statistics of all ranks."""
