@@ -6,6 +6,7 @@ ranks does not show in a single bit. Everything else (losses, memory, optimizer)
 """
 
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -217,8 +218,8 @@ class Ranks:
         """Make sure that all ranks have the same parameters, to the bit."""
         if self.alone:
             return
-        bits = [p.detach().contiguous().view(torch.uint8).to(torch.int64).sum() for p in module.parameters()]
-        sums = torch.stack(bits).cpu()
+        whole = [p.detach().reshape(-1).view(torch.int32) for p in module.parameters()]
+        sums = torch.stack([bits.sum(dtype=torch.int64) for bits in whole]).cpu()
         for other, theirs in enumerate(self.gather(sums, [len(sums)] * self.count)):
             if not torch.equal(sums, theirs):
                 raise UserError(
@@ -309,7 +310,8 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:  # torch's own errors of this kind, and what gloo and NCCL raise
-            raise RankLostError(f"another rank has ended or can't be reached ({str(error).splitlines()[0]})") from error
+            said = re.sub(r"^(\[[^]]*\] )+|\. This is typically.*", "", str(error).splitlines()[0])
+            raise RankLostError(f"another rank has ended or can't be reached ({said})") from error
         finally:
             self.traffic.seconds += (time.perf_counter() - began) * waits
 
@@ -322,7 +324,10 @@ def connect() -> Ranks:
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         return ALONE
     if not dist.is_initialized():
-        dist.init_process_group("gloo", timeout=_PATIENCE)
+        store, rank, count = next(dist.rendezvous("env://", timeout=_PATIENCE))
+        if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":  # torchrun's one store outlives its restarts
+            store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=_PATIENCE)
     return Ranks(rank=dist.get_rank(), count=dist.get_world_size())
 
 

@@ -1,10 +1,12 @@
 """``nncsl train --ranks N``: torchrun's launcher for one machine, without its reports."""
 
 import argparse
+import logging
 import os
 import shlex
 import sys
 import tempfile
+from pathlib import Path
 
 from nncsl.errors import UserError
 
@@ -15,9 +17,13 @@ def launch(arguments: argparse.Namespace) -> int:
         raise UserError(f"--ranks {arguments.ranks} --max-restarts {arguments.max_restarts}: expected 1 and 0 or more")
     if arguments.max_restarts and not (arguments.out or arguments.resume):
         raise UserError("--max-restarts needs --out or --resume: a restarted run has to know its folder")
-    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    from nncsl.distributed import RankLostError
+
+    logging.disable(logging.ERROR)  # the launcher's: the ranks say themselves what happened
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // arguments.ranks)))
@@ -30,14 +36,17 @@ def launch(arguments: argparse.Namespace) -> int:
             rdzv_backend="c10d",
             rdzv_endpoint="localhost:0",
             monitor_interval=0.2,
-            logs_specs=_logs(logs),
+            logs_specs=DefaultLogsSpecs(log_dir=logs),
+            run_id=Path(logs).name,
         )
         try:
             elastic_launch(settings, sys.executable)("-m", "nncsl", *without_launching(shlex.split(arguments.typed)[1:]))
         except ChildFailedError as error:
-            codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-            positive = [code for _, code in sorted(codes.items()) if code > 0]
-            return positive[0] if positive else 1
+            code = max(failure.exitcode for failure in error.failures.values())
+            if code > 0:
+                return code
+            killed = ", ".join(f"rank {rank} by signal {-failure.exitcode}" for rank, failure in error.failures.items())
+            raise RankLostError(f"killed: {killed}. What was saved is intact and can be resumed") from error
         except SignalException:  # the ranks have been told and have ended
             return 130
     return 0
@@ -52,8 +61,3 @@ def without_launching(words: list[str]) -> list[str]:
             kept.append(word)
     return kept
 
-
-def _logs(folder: str) -> object:
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-
-    return DefaultLogsSpecs(log_dir=folder)
