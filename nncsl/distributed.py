@@ -223,7 +223,7 @@ class Ranks:
         for other, theirs in enumerate(self.gather(sums, [len(sums)] * self.count)):
             if not torch.equal(sums, theirs):
                 raise UserError(
-                    f"rank {other} has other weights than rank {self.rank}: ranks must compute alike; give them the same "
+                    f"rank {other} has other weights than rank {self.rank}: all have to compute alike; give them the same "
                     "kind of processor or GPU, the same versions and OMP_NUM_THREADS, then resume"
                 )
 

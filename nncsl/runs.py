@@ -229,7 +229,12 @@ def _train(
         state.peak(total=max(totals))
         summary = summarize(state, config)
         if not ranks.alone:
-            summary["ranks"] = {"count": ranks.count, "exact": ranks.exact, **ranks.traffic.per_step(), "peak_memory": totals}
+            summary["ranks"] = {
+                "count": ranks.count,
+                "exact": ranks.exact,
+                **ranks.traffic.per_step(),
+                "peak_memory": totals,
+            }
         if not ranks.writes:
             return summary
         files.write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
@@ -270,7 +275,9 @@ def _results(summary: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("memory budget", f"{own / 1e6:.0f} of {memory['budget'] / 1e6:.0f} MB used{verdict}"))
     if "ranks" in summary:
         ranks = summary["ranks"]
-        sent = f"{ranks['bytes_per_step'] / 1e6:.2f} MB sent and {ranks['waiting_per_step'] * 1e3:.1f} ms waited per step"
+        sent = (
+            f"{ranks['bytes_per_step'] / 1e6:.2f} MB sent and {ranks['waiting_per_step'] * 1e3:.1f} ms waited per step"
+        )
         peaks = ", ".join(f"{size / 1e6:.0f}" for size in ranks["peak_memory"])
         rows.append(("ranks", f"{ranks['count']}{', exact' * ranks['exact']}; {sent}; peak memory {peaks} MB"))
     return rows

@@ -40,7 +40,9 @@ def launch(arguments: argparse.Namespace) -> int:
             run_id=Path(logs).name,
         )
         try:
-            elastic_launch(settings, sys.executable)("-m", "nncsl", *without_launching(shlex.split(arguments.typed)[1:]))
+            elastic_launch(settings, sys.executable)(
+                "-m", "nncsl", *without_launching(shlex.split(arguments.typed)[1:])
+            )
         except ChildFailedError as error:
             code = max(failure.exitcode for failure in error.failures.values())
             if code > 0:
@@ -60,4 +62,3 @@ def without_launching(words: list[str]) -> list[str]:
         if word.split("=")[0] not in flags and (not place or words[place - 1] not in flags):
             kept.append(word)
     return kept
-

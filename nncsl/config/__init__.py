@@ -201,7 +201,14 @@ def _check_ranges(config: Config) -> None:
         raise ConfigError(f"network.stem_padding={config.network.stem_padding}: expected 0 or more")
     if min(config.network.width, config.network.hidden, config.network.projection, *config.network.blocks, 1) < 1:
         raise ConfigError(f"network={config.network}: expected numbers of 1 or more")
-    at_least |= {"warmup_epochs": 0, "unlabeled_batch": 1, "labeled_per_class": 1, "labeled_batch": 1, "seed": 0, "ranks_timeout": 1}
+    at_least |= {
+        "warmup_epochs": 0,
+        "unlabeled_batch": 1,
+        "labeled_per_class": 1,
+        "labeled_batch": 1,
+        "seed": 0,
+        "ranks_timeout": 1,
+    }
     for name, least in at_least.items():
         if getattr(config, name) < least:
             raise ConfigError(f"{name}={getattr(config, name)}: expected {least} or more")

@@ -95,7 +95,9 @@ class _Staged(torch.autograd.Function):
         ctx: Any, network: Network, images: Sequence[Tensor], passes: Passes, units: Units, anchor: Tensor
     ) -> tuple[Tensor, ...]:
         segments, norms = cut(network)
-        parts = [(u, part) for u, whole in enumerate(images) for part in whole.split(passes.micro_batch or len(whole) or 1)]
+        parts = [
+            (u, part) for u, whole in enumerate(images) for part in whole.split(passes.micro_batch or len(whole) or 1)
+        ]
         store = open_store(passes.spill, anchor.device, passes.folder)
         statistics: dict[str, Statistics] = {}
         for segment in segments:

@@ -70,12 +70,15 @@ class Views(Mapping[str, Tensor]):
         parts = [own[0] if len(own) == 1 else torch.cat(own) for own in zip(*map(self.own, names), strict=True)]
         return Share(parts, tuple(len(self._batch[name]) for name in names))
 
-
     def answers(self, name: str, rows: np.ndarray, answer: Callable[[Tensor], Tensor]) -> Tensor:
         """Return ``answer`` on the chosen rows (bool [n]) of a group, from all ranks."""
         chosen = [rows[each] for each in unit_rows((len(rows),), self._ranks.units)]
-        own = [pixels[torch.from_numpy(chosen[unit])] for unit, pixels in zip(self._ranks.own, self.own(name), strict=True)]
-        return torch.cat(self._ranks.gather(torch.cat([answer(pixels) for pixels in own]), [int(c.sum()) for c in chosen]))
+        own = [
+            pixels[torch.from_numpy(chosen[unit])] for unit, pixels in zip(self._ranks.own, self.own(name), strict=True)
+        ]
+        return torch.cat(
+            self._ranks.gather(torch.cat([answer(pixels) for pixels in own]), [int(c.sum()) for c in chosen])
+        )
 
 
 @lru_cache(maxsize=64)
@@ -117,7 +120,7 @@ class SharedForward:
         return Outputs(*_Shared.apply(self, pixels, anchor))
 
     def run(self, share: Share) -> list[tuple[int | None, Outputs]]:
-        """Return the outputs of this rank's units, by their place; None: of all, from a pass that sorts its gradients."""
+        """Return the outputs of this rank's units, by place; None: of all, from a pass that sorts its gradients."""
         if not passes.trains_batchnorm(self.network):
             return [(place, self._frozen(part)) for place, part in enumerate(share.parts)]
         if self.how.micro_batch or len(self.ranks.own) > 1 or self.ranks.exact:

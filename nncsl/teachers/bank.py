@@ -123,11 +123,15 @@ class BankTeacher(Teacher):
                 rows = self._ranks.shared(turn, lambda view: view.asked.answer(self._method, self._render(view.keys)))
                 if turn is turns[0] and self._ranks.writes:
                     self._begin_generation(pool, rows[0].shape[1], unit=turn[0].asked.unit)
-                for view, answers in zip(turn, rows, strict=True) if self._bank is not None else ():
-                    self._bank.write(view.keys.ids, bank_slots(view.keys), answers, role=view.asked.role)
+                self._write(turn, rows)
         if self._bank is not None:
             self._bank.commit()
         self._state.generation = self._ranks.say(self._bank.generation if self._bank is not None else None)
+
+    def _write(self, views: list["_View"], rows: list[Tensor]) -> None:
+        if self._bank is not None:
+            for view, answers in zip(views, rows, strict=True):
+                self._bank.write(view.keys.ids, bank_slots(view.keys), answers, role=view.asked.role)
 
     def _begin_generation(self, pool: Pool, dim: int, *, unit: bool) -> None:
         config = self._config

@@ -85,7 +85,7 @@ def learned(folder):
     """What a run has learned and remembers, as its last checkpoint has it: bytes, without times and memory."""
     saved = torch.load(folder / "run" / "checkpoint" / "state.pt", weights_only=True)
     state = {key: value for key, value in saved.pop("state").items() if key not in ("seconds", "peak_memory")}
-    return {name: value for name, value in leaves({**saved, "state": state})}
+    return dict(leaves({**saved, "state": state}))
 
 
 def leaves(value, name=""):

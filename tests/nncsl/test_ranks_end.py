@@ -1,4 +1,4 @@
-"""How runs of several ranks end: a rank is killed, the user stops them, torchrun restarts them, a machine is cut off."""
+"""How runs of several ranks end: a rank is killed, all are stopped, torchrun restarts them, a machine is cut off."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ def free_port():
 
 
 def rank(number, port, arguments, log, last):
-    """A process as torchrun starts it; in step ``last`` of the first task it sends a signal to itself: (step, signal)."""
+    """A process as torchrun starts it; in step ``last`` of the first task it sends itself a signal: (step, signal)."""
     torch.set_num_threads(1)
     os.environ.update(RANK=str(number), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
