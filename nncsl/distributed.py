@@ -189,15 +189,18 @@ class Ranks:
         """Return rank 0's value, any that can be pickled, with the training's patience."""
         return self._say(value, self._host)
 
-    def shared(self, items: Sequence[Any], work: Callable[[Any], Tensor]) -> list[Tensor]:
-        """Return ``work(item)``, [len(item), ...] each, of all items; ranks take turns, and all get everything."""
-        mine = [work(item) for item in items[self.rank :: self.count]]
-        if self.alone or not items:
-            return mine
-        like = self.say((mine[0].shape[1:], mine[0].dtype, mine[0].device.type) if self.writes else None)
+    def collect(self, rows: Tensor | None, counts: Sequence[int]) -> Tensor:
+        """Return the rows of all batches, whose sizes are ``counts`` and which ranks have taken in turn.
+
+        rows: those of this rank's batches, one after the other; None if it had none.
+        """
+        if self.alone:
+            assert rows is not None
+            return rows
+        like = self.say((rows.shape[1:], rows.dtype, rows.device.type) if self.writes and rows is not None else None)
         assert like is not None
-        rows = torch.cat(mine) if mine else torch.empty((0, *like[0]), dtype=like[1], device=like[2])
-        return self.gather(rows, [len(item) for item in items])
+        mine = torch.empty((0, *like[0]), dtype=like[1], device=like[2]) if rows is None else rows
+        return torch.cat(self.gather(mine, counts))
 
     def agreed(self, wish: bool) -> bool:
         """Return whether any rank wished it when it was last asked: the answer is one call late, so nobody waits."""
@@ -223,7 +226,7 @@ class Ranks:
         for other, theirs in enumerate(self.gather(sums, [len(sums)] * self.count)):
             if not torch.equal(sums, theirs):
                 raise UserError(
-                    f"rank {other} has other weights than rank {self.rank}: all have to compute alike; give them the same "
+                    f"rank {other} has other weights than rank {self.rank}: all have to compute alike; give them one "
                     "kind of processor or GPU, the same versions and OMP_NUM_THREADS, then resume"
                 )
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nncsl import networks
+from nncsl import accounting, networks
 from nncsl.data.policy import ViewPolicy
 from nncsl.data.sources import Images, Source
 from nncsl.data.tasks import Task
@@ -31,14 +31,21 @@ def answers(
 
     Ranks share the batches, and all get all answers.
     """
-
-    def answered(part: np.ndarray) -> Tensor:
-        return answer(method, plain_images(images, part, policy, device)).float().cpu()
-
     size = inference_batch(method.network, policy.large.size)
+    parts = [ids[start : start + size] for start in range(0, max(1, len(ids)), size)]
+    own = parts[ranks.rank :: ranks.count]
+    found, rows = None, 0
     with networks.evaluating(method):
-        parts = [ids[start : start + size] for start in range(0, len(ids), size)]
-        return torch.cat(ranks.shared(parts, answered))
+        for part in own:
+            given = answer(method, plain_images(images, part, policy, device))
+            if found is None:
+                found = torch.empty(sum(map(len, own)), *given.shape[1:])
+            # Into one tensor: a small one per batch, left among the large ones, would tear the heap into holes.
+            found[rows : rows + len(part)] = given
+            rows += len(part)
+            del given
+    accounting.return_free_memory()
+    return ranks.collect(found, [len(part) for part in parts])
 
 
 def plain_images(images: Images, ids: np.ndarray, policy: ViewPolicy, device: torch.device) -> Tensor:

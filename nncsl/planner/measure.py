@@ -15,7 +15,7 @@ from nncsl.config import Config
 from nncsl.networks import Network
 from nncsl.passes import Passes
 
-_BESIDES = 1.25  # of what autograd holds: gradients of maps, and the heap's holes (measured: 1.1 to 1.3)
+_BESIDES = 1.25  # of what is held at once: gradients of maps, and the heap's holes (measured: 1.1 to 1.3)
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Meter:
                 before = accounting.in_use(self._device)
                 self._network(images)
                 rise = accounting.process_peak(self._device) - before
-        return rise + images.nbytes
+        return _BESIDES * (rise + images.nbytes)
 
     def _in_micro_batches(self, load: Load, how: Passes) -> Cost:
         """Linear in the micro-batch, and in the whole batch where that is kept in memory."""

@@ -1,15 +1,14 @@
 """The feature bank as teacher: swept when a phase begins, read at every step, refreshed and evicted in time."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nncsl import networks
+from nncsl import accounting, networks
 from nncsl.batches import Batch, Pool, Render, ViewKeys, views_per_step
 from nncsl.config import Config
 from nncsl.data.policy import KINDS
@@ -21,6 +20,11 @@ from nncsl.record import checkpoint
 from nncsl.record.state import RunState
 from nncsl.teachers import Surroundings, Teacher, asked_keys
 from nncsl.terminal import Interrupted
+
+
+class _View(NamedTuple):
+    asked: Asked
+    keys: ViewKeys
 
 
 class BankTeacher(Teacher):
@@ -120,17 +124,21 @@ class BankTeacher(Teacher):
             for turn in self._around.reporter.track(turns, "teacher's features"):
                 if self._ranks.agreed(self._around.interruption.requested):
                     raise Interrupted
-                rows = self._ranks.shared(turn, lambda view: view.asked.answer(self._method, self._render(view.keys)))
+                own = turn[self._ranks.rank] if self._ranks.rank < len(turn) else None
+                rows = None if own is None else own.asked.answer(self._method, self._render(own.keys))
+                rows = self._ranks.collect(rows, [len(view.keys) for view in turn])
                 if turn is turns[0] and self._ranks.writes:
-                    self._begin_generation(pool, rows[0].shape[1], unit=turn[0].asked.unit)
+                    self._begin_generation(pool, rows.shape[1], unit=turn[0].asked.unit)
                 self._write(turn, rows)
+                del rows  # before the next pass needs its place
         if self._bank is not None:
             self._bank.commit()
         self._state.generation = self._ranks.say(self._bank.generation if self._bank is not None else None)
+        accounting.return_free_memory()
 
-    def _write(self, views: list["_View"], rows: list[Tensor]) -> None:
+    def _write(self, views: list[_View], rows: Tensor) -> None:
         if self._bank is not None:
-            for view, answers in zip(views, rows, strict=True):
+            for view, answers in zip(views, rows.split([len(view.keys) for view in views]), strict=True):
                 self._bank.write(view.keys.ids, bank_slots(view.keys), answers, role=view.asked.role)
 
     def _begin_generation(self, pool: Pool, dim: int, *, unit: bool) -> None:
@@ -155,7 +163,7 @@ class BankTeacher(Teacher):
             **facts,
         )
 
-    def _views(self, pool: Pool) -> Iterator["_View"]:
+    def _views(self, pool: Pool) -> Iterator[_View]:
         """Every view that was asked about, in batches of one kind and slot over sorted images."""
         for asked in self._asks.values():
             ids = np.sort(asked.ids)
@@ -176,15 +184,6 @@ class BankTeacher(Teacher):
     def _count_memory(self) -> None:
         if self._bank is not None:
             self._state.peak(bank=0 if self._config.bank_residency == "disk" else self._bank.nbytes)
-
-
-@dataclass(frozen=True)
-class _View:
-    asked: Asked
-    keys: ViewKeys
-
-    def __len__(self) -> int:
-        return len(self.keys)
 
 
 def bank_slots(keys: ViewKeys) -> np.ndarray:
