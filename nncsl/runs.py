@@ -10,26 +10,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nncsl import accounting, distributed, engine, evaluation, files, kernels, methods, metrics, planner
+from nncsl import accounting, distributed, engine, evaluation, files, kernels, methods, planner
 from nncsl import config as configs
 from nncsl.config import Config, build, parse_bytes
 from nncsl.data.catalog import open_data
 from nncsl.data.sources import Images, Source
 from nncsl.data.tasks import Task
-from nncsl.distributed import RankLostError, Ranks
+from nncsl.distributed import Ranks
 from nncsl.errors import ConfigError, UserError
+from nncsl.exchange import RankLostError
 from nncsl.featurebank.errors import BankError
 from nncsl.methods.base import Method, unit_projections
 from nncsl.record import checkpoint
 from nncsl.record import folder as run_folder
+from nncsl.record import summary as summaries
 from nncsl.record import tensorboard as events
 from nncsl.record.journal import open_journal
 from nncsl.record.state import RunState
 from nncsl.terminal import Interrupted, Reporter
-from nncsl.version import versions
 
 MEMORY_PARTS = ("student", "gradients", "optimizer", "activations", "teacher", "bank", "data", "memory")  # of every run
-NO_PARTS = ("total", "baseline", "budget", "budget_used")
 
 
 class RunInterrupted(UserError):
@@ -169,29 +169,6 @@ def find_device(name: str) -> torch.device:
     return device
 
 
-def summarize(state: RunState, config: Config) -> dict[str, Any]:
-    """summary.json: accuracies in percent, memory in bytes."""
-    matrix = state.accuracy_matrix
-    return {
-        "method": config.method,
-        "teacher_mode": config.teacher_mode,
-        "dataset": config.dataset,
-        "accuracy_matrix": matrix,
-        "average_accuracy": metrics.average_accuracy(matrix),
-        "seen_accuracy": state.seen_accuracy,
-        "average_incremental_accuracy": metrics.average_incremental_accuracy(state.seen_accuracy),
-        "fwt": metrics.forward_transfer(state.ahead, state.untrained[1:]),
-        "bwt": metrics.backward_transfer(matrix),
-        "forgetting": metrics.forgetting(matrix),
-        **state.extra,
-        "seconds": state.seconds,
-        "images_per_second": state.images / max(state.seconds, 1e-9),
-        "peak_memory": state.peak_memory,
-        "seed": config.seed,
-        "versions": versions(),
-    }
-
-
 def _train(
     config: Config,
     source: Source,
@@ -227,7 +204,7 @@ def _train(
             own = max(totals) - base
             state.peak_memory |= {"baseline": base, "budget": parse_bytes(config.memory_budget), "budget_used": own}
         state.peak(total=max(totals))
-        summary = summarize(state, config)
+        summary = summaries.summarize(state, config)
         if not ranks.alone:
             summary["ranks"] = {
                 "count": ranks.count,
@@ -238,7 +215,7 @@ def _train(
         if not ranks.writes:
             return summary
         files.write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
-        reporter.table(f"results, in {folder}", _results(summary))
+        reporter.table(f"results, in {folder}", summaries.results(summary))
     if report:
         write_report(folder, (source, tasks))
     return summary
@@ -252,35 +229,6 @@ def write_report(folder: Path, opened: tuple[Source, tuple[Task, ...]] | None = 
         print(f"report: {report.write([folder], opened=opened)}")
     except Exception as error:
         print(f"no report ({type(error).__name__}: {error}); the run is complete: try nncsl report {folder}")
-
-
-def _or_dash(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
-
-
-def _results(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    memory = summary["peak_memory"]
-    parts = [f"{name} {size / 1e6:.1f}" for name, size in memory.items() if name not in NO_PARTS]
-    rows = [
-        ("average accuracy", f"{summary['average_accuracy']:.1f}%"),
-        ("average incremental accuracy", f"{summary['average_incremental_accuracy']:.1f}%"),
-        ("forgetting", f"{summary['forgetting']:.1f}"),
-        ("backward / forward transfer", f"{summary['bwt']:.1f} / {_or_dash(summary['fwt'])}"),
-        ("training", f"{summary['seconds']:.0f} s, {summary['images_per_second']:.0f} images/s"),
-        ("peak memory", f"{memory['total'] / 1e6:.0f} MB ({', '.join(parts)})"),
-    ]
-    if "budget" in memory:
-        own = memory["budget_used"]
-        verdict = "" if own <= 1.05 * memory["budget"] else ": EXCEEDED; please report this run's plan.json"
-        rows.append(("memory budget", f"{own / 1e6:.0f} of {memory['budget'] / 1e6:.0f} MB used{verdict}"))
-    if "ranks" in summary:
-        ranks = summary["ranks"]
-        sent = (
-            f"{ranks['bytes_per_step'] / 1e6:.2f} MB sent and {ranks['waiting_per_step'] * 1e3:.1f} ms waited per step"
-        )
-        peaks = ", ".join(f"{size / 1e6:.0f}" for size in ranks["peak_memory"])
-        rows.append(("ranks", f"{ranks['count']}{', exact' * ranks['exact']}; {sent}; peak memory {peaks} MB"))
-    return rows
 
 
 def _saved(folder: Path, config: Config) -> dict[str, Any]:

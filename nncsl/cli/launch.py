@@ -21,7 +21,7 @@ def launch(arguments: argparse.Namespace) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    from nncsl.distributed import RankLostError
+    from nncsl.exchange import RankLostError
 
     logging.disable(logging.ERROR)  # the launcher's: the ranks say themselves what happened
 

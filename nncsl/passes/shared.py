@@ -263,7 +263,7 @@ class Gradients:
     def _send(self) -> None:
         if self._ready:
             flat = torch.cat([gradient.flatten() for _, gradient in self._ready])
-            self._sent.append(([p for p, _ in self._ready], self.ranks.add(flat, wait=False)))
+            self._sent.append(([p for p, _ in self._ready], self.ranks.add(flat)))
             self._ready = []
 
 
