@@ -21,10 +21,11 @@ from nncsl.config import build as configs
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, Task
 from nncsl.data.views import as_pixels
+from nncsl.distributed import ALONE, Ranks
 from nncsl.divergence import DivergenceError, Lookout, diverged
 from nncsl.methods.base import Answer, Losses, Method, unit_projections
 from nncsl.record import checkpoint, remembered, snapshots
-from nncsl.record.journal import open_journal
+from nncsl.record.journal import NoJournal, open_journal
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
 from nncsl.steps import Setup, look
@@ -44,6 +45,7 @@ class Run:
     folder: Path
     device: torch.device
     reporter: Reporter
+    ranks: Ranks = ALONE
 
     @property
     def checkpoint_path(self) -> Path:
@@ -52,24 +54,24 @@ class Run:
 
 def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunState]:
     """Train over all tasks, from the beginning or from a checkpoint; return the method and what was measured."""
-    config, source, device, reporter = run.config, run.source, run.device, run.reporter
+    config, source, device, reporter, ranks = run.config, run.source, run.device, run.reporter, run.ranks
     method = methods.build(config, source.num_classes).to(device)
     optimizers: list[torch.optim.Optimizer] = []
     if saved is None:
         state = RunState()
-        state.untrained = evaluation.untrained_accuracy(method, source, run.tasks, config.views, device)
+        state.untrained = evaluation.untrained_accuracy(method, source, run.tasks, config.views, device, ranks)
     else:
         state = RunState.unpack(saved["state"])
         optimizers = methods.restore(method, saved, run.tasks, state)
         saved = {key: saved[key] for key in ("scaler", "teacher")}  # the rest has been taken
     stream = Stream(source, run.tasks)
-    journal = open_journal(run.folder)
+    journal = open_journal(run.folder) if ranks.writes else NoJournal()
     journal.rewind(state.task, state.epochs)
     state.peak(teacher=0, bank=0, data=source.nbytes, memory=0)
 
     lookout = Lookout(config, run.folder, device)
     with Interruption() as interruption, Ahead(on=ahead_chosen(config, device)) as ahead:
-        around = Surroundings(config, source.fingerprint, run.folder, device, reporter, interruption)
+        around = Surroundings(config, source.fingerprint, run.folder, device, reporter, interruption, ranks)
         teacher = teachers.open_teacher(method, around)
         for index in range(state.task, len(run.tasks)):
             # The task: its data, and how it will be learned.
@@ -91,7 +93,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                         method.prepare(phase, task, state.memory, setup.render)
                 method.mode(phase, task)
                 state.peak(**accounting.module_bytes(method), gradients=accounting.gradient_bytes(method))
-                forward = passes.forward(method.network, how_to_pass(config, run.folder))
+                forward = ranks.forward(method.network, how_to_pass(config, run.folder))
                 scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
                 if saved is not None and state.begun:
                     scaler.load_state_dict(saved["scaler"])
@@ -104,7 +106,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                 save(run, state, method, optimizers, scaler, teacher, lookout)
 
                 reporter.begin_phase(phase)
-                compute = graphs.steps_of(method, scaler, device, reporter.say)
+                compute = graphs.steps_of(method, scaler, device, reporter.say, shared=ranks.units > 1)
                 prepare = partial(steps.prepare, method, setup, teacher, whole=ahead.on or device.type != "cpu")
                 for epoch in range(state.epoch, phase.epochs):
                     pool = teacher.pool(epoch)
@@ -120,6 +122,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                         first = drawn.now.number == 0
                         with accounting.saved_activations(method) if first else nullcontext() as activations:
                             losses = compute(seen)
+                            ranks.sum_gradients()
                         lookout.note(losses, index, epoch, lr)
                         for optimizer in filter(optim.has_gradient, optimizers):
                             scaler.step(optimizer)
@@ -131,7 +134,8 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                             state.peak(activations=activations.peak, optimizer=used)
                         record(state, losses, seen.batch, hidden, stream)
                         reporter.step(epoch, lookout.latest, images=seen.views)
-                        if interruption.requested and state.step < phase.steps:  # an epoch's last step is saved below
+                        stop = ranks.agreed(interruption.requested)
+                        if stop and state.step < phase.steps:  # an epoch's last step is saved below
                             state.seconds += time.monotonic() - started
                             ahead.settle()
                             save(run, state, method, optimizers, scaler, teacher, lookout)
@@ -146,7 +150,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                     reporter.epoch(epoch, means, rate)
                     state.end_epoch()
                     save(run, state, method, optimizers, scaler, teacher, lookout)
-                    if interruption.requested:
+                    if ranks.agreed(interruption.requested):
                         raise Interrupted
                 if phase.name in method.measured:
                     state.extra.setdefault(method.measured[phase.name], []).append(seen_accuracy(run, method, task))
@@ -178,7 +182,7 @@ def set_up(run: Run, stream: Stream, memory: Memory, index: int, kept: np.ndarra
     draws = Draws(task, memory, config)
     render = Renderer(stream, config.views, seed=config.seed, task=index, device=run.device)
     task = replace(task, steps=draws.steps_per_epoch, remembered=len(memory.ids))
-    return Setup(task, draws, render, stream, run.device)
+    return Setup(task, draws, render, stream, run.device, run.ranks)
 
 
 def record(state: RunState, losses: Losses, batch: Batch, known: Mapping[str, Tensor], stream: Stream) -> None:
@@ -204,7 +208,7 @@ def remember(run: Run, method: Method, state: RunState, stream: Stream, task: Ta
     config, memory = run.config, state.memory
 
     def answers(ids: np.ndarray, answer: Answer) -> Tensor:
-        return evaluation.answers(method, stream, ids, config.views, run.device, answer)
+        return evaluation.answers(method, stream, ids, config.views, run.device, answer, run.ranks)
 
     ranking = method.rank(task, memory, answers)
     size = len(memory.ids) + len(task.labeled) if method.remembers_all else config.memory
@@ -225,7 +229,7 @@ def plain_batches(run: Run, stream: Stream, ids: np.ndarray) -> Iterator[Tensor]
 
 def seen_accuracy(run: Run, method: Method, task: Task) -> float:
     """Return percent correct among the classes seen so far."""
-    scores, labels = evaluation.test_scores(method, run.source, run.config.views, run.device)
+    scores, labels = evaluation.test_scores(method, run.source, run.config.views, run.device, run.ranks)
     predicted = networks.mask_unseen(scores, torch.from_numpy(task.seen_mask)).argmax(dim=1)
     return evaluation.percent(predicted, labels, task.seen)
 
@@ -233,7 +237,7 @@ def seen_accuracy(run: Run, method: Method, task: Task) -> float:
 def measure(run: Run, method: Method, state: RunState, task: Task) -> None:
     """Add a row to the accuracy matrix, the accuracy over seen classes, and how well the next task is known already."""
     source, policy = run.source, run.config.views
-    scores, labels = evaluation.test_scores(method, source, policy, run.device)
+    scores, labels = evaluation.test_scores(method, source, policy, run.device, run.ranks)
     seen = torch.from_numpy(task.seen_mask)
     state.accuracy_matrix.append(evaluation.accuracy_by_task(scores, labels, run.tasks, seen))
     predicted = networks.mask_unseen(scores, seen).argmax(dim=1)
@@ -241,10 +245,11 @@ def measure(run: Run, method: Method, state: RunState, task: Task) -> None:
     if task.index + 1 < len(run.tasks):
         state.ahead.append(evaluation.accuracy_ahead(scores, labels, run.tasks[task.index + 1]))
     chosen = snapshots.shown(source.test_labels)
-    projections = evaluation.answers(method, source.test, chosen, policy, run.device, unit_projections)
+    projections = evaluation.answers(method, source.test, chosen, policy, run.device, unit_projections, run.ranks)
     with networks.evaluating(method):
         made = {label: as_pixels(images, policy) for label, images in method.samples(task).items()}
-    snapshots.keep_snapshot(run.folder, task.index, projections, predicted, labels, source.class_names, made)
+    if run.ranks.writes:
+        snapshots.keep_snapshot(run.folder, task.index, projections, predicted, labels, source.class_names, made)
 
 
 def save(
@@ -262,11 +267,13 @@ def save(
         where = f"task {state.task + 1}, epoch {state.epoch + 1}"
         raise diverged(run.config, run.folder, f"weights are not finite in {where}")
     state.peak(total=accounting.process_peak(run.device))
-    contents = {"config": configs.plain(run.config), "state": state.pack(), "method": method.state_dict()}
-    contents |= {"optimizers": [o.state_dict() for o in optimizers], "scaler": scaler and scaler.state_dict()}
-    with remembered.kept(run.folder, run.source, state.memory, method.keeps()):
-        checkpoint.save(run.checkpoint_path, contents | {"teacher": teacher.contents()})
-    teacher.after_save()
+    run.ranks.check_same(method)
+    if run.ranks.writes:
+        contents = {"config": configs.plain(run.config), "state": state.pack(), "method": method.state_dict()}
+        contents |= {"optimizers": [o.state_dict() for o in optimizers], "scaler": scaler and scaler.state_dict()}
+        with remembered.kept(run.folder, run.source, state.memory, method.keeps()):
+            checkpoint.save(run.checkpoint_path, contents | {"teacher": teacher.contents()})
+        teacher.after_save()
     accounting.return_free_memory()  # sweeps, steps and evaluation leave different holes in the heap
 
 

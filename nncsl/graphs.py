@@ -44,8 +44,6 @@ def refusal(config: Config, device: torch.device, method: Method) -> str | None:
         return f"micro-batches are spilled (spill={config.spill})"
     if any(module._forward_hooks or module._forward_pre_hooks for module in method.modules()):
         return "modules have hooks, which would run once and never again"
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return "ranks exchange outputs within a step"
     if not says_of_its_losses(method):
         return f"{type(method).__name__} does not say that its steps are all alike"
     return method.uncaptured() or None
@@ -136,10 +134,19 @@ class Graph:
         self._gradients = [(p, p.grad) for p in self._method.parameters() if p.grad is not None]
 
 
-def steps_of(method: Method, scaler: torch.amp.GradScaler, device: torch.device, say: Callable[[str], None]) -> Compute:
-    """Return how a phase's steps are computed; on a GPU, say why not by a graph."""
+def steps_of(
+    method: Method,
+    scaler: torch.amp.GradScaler,
+    device: torch.device,
+    say: Callable[[str], None],
+    *,
+    shared: bool = False,
+) -> Compute:
+    """Return how a phase's steps are computed; on a GPU, say why not by a graph. shared: by ranks, or in units."""
     compute = computation(method, scaler, device)
     reason = refusal(method.config, device, method)
+    if shared and reason is None:
+        reason = "ranks exchange outputs within a step"
     if reason is None:
         return Graph(compute, method)
     if device.type == "cuda" and method.config.cuda_graph != "off":

@@ -13,6 +13,7 @@ from torch import Tensor
 from nncsl import batches
 from nncsl.batches import Batch, Draws, Moment, Render
 from nncsl.data.tasks import Stream, Task
+from nncsl.distributed import ALONE, Ranks
 from nncsl.methods.base import Method, Phase, Step
 from nncsl.passes import Forward
 from nncsl.teachers import Teacher
@@ -27,6 +28,7 @@ class Setup(NamedTuple):
     render: Render
     stream: Stream | None = None
     device: torch.device = torch.device("cpu")
+    ranks: Ranks = ALONE
 
 
 class Drawn(NamedTuple):
@@ -58,6 +60,7 @@ def prepare(method: Method, setup: Setup, teacher: Teacher, now: Moment, *, whol
     Views take more memory in this form than rendered one group after the other.
     """
     batch = method.draw(setup.draws, now)
+    whole = whole and setup.ranks.units == 1  # units render their own shares, when they are asked for
     views = {name: batches.stage(setup.render, group.keys) if whole else group.keys for name, group in batch.items()}
     labels = {name: group.labels.numpy() for name, group in batch.items() if group.labels is not None}
     guessed = [name for name in method.guessed if name in batch and setup.stream is not None]
@@ -70,7 +73,10 @@ def arrive(method: Method, setup: Setup, phase: Phase, teacher: Teacher, forward
     """Bring a step to the device, render it and ask the teacher: first, as nothing else is held in memory yet."""
     cargo = drawn.views, drawn.asked, drawn.labels, drawn.notes, drawn.hidden
     views, asked, labels, notes, hidden = ship(cargo, setup.device)
-    pixels = {name: batches.develop(setup.render, view) for name, view in views.items()}
+    if setup.ranks.units == 1:
+        pixels = {name: batches.develop(setup.render, view) for name, view in views.items()}
+    else:
+        pixels = setup.ranks.views(drawn.batch, setup.render)
     targets = teacher.targets(drawn.batch, pixels, asked)
     seed, memory = method.config.seed, setup.draws.memory
     where = setup.task, phase, drawn.now, seed, forward, setup.render, memory

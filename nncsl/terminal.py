@@ -28,10 +28,11 @@ class Phase(Protocol):
 class Reporter:
     """One line per epoch and a table per task; on a terminal also a bar that moves with every step."""
 
-    def __init__(self, tasks: int, *, quiet: bool = False) -> None:
+    def __init__(self, tasks: int, *, quiet: bool = False, silent: bool = False) -> None:
+        """quiet: no bars; silent: nothing at all, as another rank speaks."""
         self._tasks, self._epochs, self._phase, self._named = tasks, 0, "", False
-        self._console = Console(file=sys.stdout)
-        self._live = self._console.is_terminal and not quiet
+        self._console = Console(file=sys.stdout, quiet=silent)
+        self._live = self._console.is_terminal and not quiet and not silent
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, TextColumn("{task.fields[note]}"), console=self._console, disable=not self._live)
         self._row = self._bar.add_task("", total=None, note="")
@@ -123,13 +124,6 @@ class Interruption:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
-
-    def guard(self, items: Iterable[T]) -> Iterator[T]:
-        """The items, until a stop is requested: then Interrupted."""
-        for item in items:
-            if self.requested:
-                raise Interrupted
-            yield item
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.requested and number == signal.SIGINT:

@@ -16,6 +16,7 @@ from nncsl.data.rng import stream_key
 from nncsl.data.tasks import Task
 from nncsl.methods import schedules
 from nncsl.networks import Network, Outputs
+from nncsl.passes import Forward, together
 from nncsl.replay import Memory, Ranking
 
 
@@ -70,7 +71,7 @@ class Step(NamedTuple):
     phase: Phase
     now: Moment
     seed: int
-    forward: Callable[[Tensor], Outputs]
+    forward: Forward
     render: Render
     memory: Memory = Memory()
     known: Mapping[str, Tensor] = MappingProxyType({})
@@ -88,8 +89,7 @@ class Step(NamedTuple):
 
     def see(self, *names: str) -> list[Outputs]:
         """Return the network's outputs for groups of one size, from one pass: they share a BatchNorm batch."""
-        pixels = [self.pixels[name] for name in names]
-        outputs = self.forward(pixels[0] if len(pixels) == 1 else torch.cat(pixels))
+        outputs = self.forward(together(self.pixels, names))
         sizes = [len(self.batch[name]) for name in names]
         return [Outputs(*rows) for rows in zip(*(part.split(sizes) for part in outputs), strict=True)]
 

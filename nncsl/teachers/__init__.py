@@ -6,6 +6,7 @@ teacher will be asked; ``CopiedTeacher`` copies the network, as the paper does.
 
 import copy
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +18,9 @@ from nncsl import networks
 from nncsl.batches import Batch, Group, Pool, Render, ViewKeys, develop, plain_keys, stage
 from nncsl.config import Config
 from nncsl.data.tasks import Task
+from nncsl.distributed import ALONE, Ranks
 from nncsl.methods.base import Asked, Method, Phase
-from nncsl.passes import in_parts
+from nncsl.passes import answers, in_parts
 from nncsl.record.state import RunState
 from nncsl.terminal import Interruption, Reporter
 
@@ -32,6 +34,7 @@ class Surroundings(NamedTuple):
     device: torch.device
     reporter: Reporter
     interruption: Interruption
+    ranks: Ranks = ALONE
 
 
 class Teacher:
@@ -110,6 +113,8 @@ class CopiedTeacher(Teacher):
     def targets(self, batch: Batch, pixels: Mapping[str, Tensor], asked: Mapping[str, Any]) -> dict[str, Tensor]:
         found = {}
         with torch.no_grad():
+            if self._around.ranks.units > 1:
+                return self._shared_targets(batch, pixels)
             for name, prepared in asked.items():
                 if prepared is None:
                     images = pixels[name]
@@ -118,6 +123,20 @@ class CopiedTeacher(Teacher):
                 else:
                     images = develop(self._render, prepared)
                 found[name] = self._answer(self._asks[name], images)
+        return found
+
+    def _shared_targets(self, batch: Batch, pixels: Any) -> dict[str, Tensor]:
+        """Every rank's copy answers for the rank's own rows; all get all answers."""
+        found = {}
+        for name, asked in self._asks.items():
+            if name in batch and asked.kind != batch[name].keys.kind:
+                views = {name: Group(asked_keys(asked, batch[name]), None, batch[name].old)}
+                shown, rows = self._around.ranks.views(views, self._render), np.ones(len(views[name]), dtype=bool)
+            elif name in batch:
+                shown, rows = pixels, asked_rows(asked, batch[name])
+            else:
+                continue
+            found[name] = answers(shown, name, rows, partial(self._answer, asked))
         return found
 
     def contents(self) -> Any:
