@@ -32,7 +32,7 @@ TEMPERATURES = st.one_of(
 
 @st.composite
 def problems(draw: Any, dtypes: list[torch.dtype], device: str) -> tuple[Any, Problem]:
-    """A call and its tensors: few or no queries, warm and cold, upstream gradients of all sizes, teachers far and near."""
+    """A call and its tensors: no queries, warm and cold, upstream gradients of all sizes, teachers far and near."""
     run = draw(st.sampled_from([run_snn, run_nnd]))
     p = problem(
         n=draw(st.integers(0 if run is run_snn else 1, 40)),
