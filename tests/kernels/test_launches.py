@@ -7,7 +7,6 @@ pytest.importorskip("triton")
 if torch.cuda.is_available():
     pytest.skip("counted in Triton's interpreter", allow_module_level=True)
 
-from nncsl import kernels
 from nncsl.benchmarks import kernels_launches as launches
 
 GOALS = {"snn forward": 1, "snn backward": 2, "snn_loss": 4, "nnd_loss": 4}
