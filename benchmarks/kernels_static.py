@@ -115,8 +115,8 @@ def specs(target: str, dtype: str, dim: int) -> Iterator[Spec]:
         for smooth in (False, True):
             constants = {
                 **{name: value for name, value in forward.items() if name != "SUM_PRECISION"}, "BN": tile.queries,
-                "BK": tile.supports, "BC": tile.classes, "SMOOTH": smooth, "SORTED": False, "STORED": stored, "SOURCE": source,
-                "FINISH": True, "NEED_Q": True, "NEED_S": True,
+                "BK": tile.supports, "BC": tile.classes, "SMOOTH": smooth, "SORTED": False, "STORED": stored,
+                "SOURCE": source, "FINISH": True, "NEED_Q": True, "NEED_S": True,
             }  # fmt: skip
             name = f"gradient ({source}{', smoothed' if smooth else ''})"
             yield Spec(name, gradient.gradient_kernel, types, constants, **how)
