@@ -33,10 +33,10 @@ class Plan(NamedTuple):
 # forward, gradient). What is not here would spill, and is sent to the blockwise back end.
 TABLE: dict[tuple[str, bool], list[tuple[int, Tile, Tile]]] = {
     ("cuda", True): [
-        (64, Tile(32, 32, 8, 1), Tile(32, 32, 8, 2)),
+        (64, Tile(32, 32, 8, 1, 32), Tile(32, 32, 8, 2)),
         (128, Tile(32, 32, 8, 2), Tile(32, 32, 8, 2)),
         (256, Tile(16, 32, 8, 2), Tile(16, 32, 8, 1)),
-        (512, Tile(16, 32, 8, 1), Tile(16, 16, 8, 1, 16)),
+        (512, Tile(16, 32, 8, 1), Tile(16, 16, 8, 2, 16)),
     ],
     ("cuda", False): [
         (64, Tile(16, 32, 4, 2), Tile(16, 32, 4, 2, 32)),
