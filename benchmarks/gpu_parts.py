@@ -30,7 +30,8 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 def limits(options: argparse.Namespace) -> list[Row]:
     """Measure square products in each precision, and copies within the device and to it."""
-    device, size = torch.device(options.device), 1024 if options.quick or options.device == "cpu" else 8192
+    device = torch.device(options.device)
+    size = 256 if options.device == "cpu" else 1024 if options.quick else 8192
     rows = []
     for name, dtype in _DTYPES.items():
         a = torch.randn(size, size, device=device, dtype=dtype)

@@ -36,6 +36,7 @@ from nncsl.replay import Memory
 from nncsl.runs import find_device
 from nncsl.teachers import Surroundings, Teacher
 from nncsl.terminal import Interruption, Reporter
+from nncsl.transfer import ship
 from nncsl.version import versions
 
 from .provenance import current_commit, processor
@@ -129,7 +130,8 @@ class StepBench:
             now = Moment(0, 0, number, number, pool)
             seen = engine.look(self.method, self.setup, self.phase, now, Teacher(), self._forward)
         with self.timed("teacher"):
-            seen = seen._replace(targets=teacher.targets(seen.batch, seen.pixels))
+            asked = ship(teacher.prepare(seen.batch, whole=False), self.run.device)
+            seen = seen._replace(targets=teacher.targets(seen.batch, seen.pixels, asked))
         with self.timed("losses"), networks.autocast(self.config.precision, self.run.device):
             total = self.method.losses(seen).total
         self.seconds["losses"] -= self.seconds["student forward"]  # which was a part of it

@@ -15,6 +15,7 @@ from .store import Store
 
 if TYPE_CHECKING:
     from .index import FeatureIndex
+    from .table import Array
 
 
 class BankReader:
@@ -33,6 +34,17 @@ class BankReader:
         Decoded on `device` (default: where the features reside) into `dtype`.
         """
         return self._rows.read(ids, slots, device, dtype)
+
+    def fetch(self, ids: Any, slots: Any) -> tuple[Array, ...]:
+        """The host's half of `read`: arrays that `decode` takes as tensors of the device where features are wanted.
+
+        Between the two they can travel with other things. With residency 'device' they are no more than row numbers.
+        """
+        return self._rows.fetch(ids, slots)
+
+    def decode(self, fetched: tuple[Tensor, ...]) -> Tensor:
+        """Features [n, dim] float32 from what `fetch` returned, as tensors: of any device, or of that of residence."""
+        return self._rows.decode(fetched)
 
     def labels(self, ids: Any, slots: Any) -> Tensor:
         """Labels [n] int64 of the keys, -1 where none was given. KeyError lists the missing keys."""

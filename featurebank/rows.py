@@ -50,6 +50,13 @@ class Rows:
         rows = self._rows(ids, slots)
         return self._features().gather(rows, None if device is None else torch.device(device), dtype)
 
+    def fetch(self, ids: Any, slots: Any) -> tuple[np.ndarray[Any, Any], ...]:
+        return self._features().fetch(self._rows(ids, slots))
+
+    def decode(self, fetched: tuple[Tensor, ...]) -> Tensor:
+        self.check_open()
+        return self._features().decode(fetched)
+
     def labels(self, ids: Any, slots: Any) -> Tensor:
         rows = self._rows(ids, slots)
         if self._labels is None:

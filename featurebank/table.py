@@ -48,20 +48,34 @@ class FeatureTable:
 
     def gather(self, rows: Array, device: torch.device | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
         """rows [n], all valid -> decoded [n, dim]. Encoded bytes travel to the device, not decoded ones."""
+        fetched = tuple(map(torch.from_numpy, self.fetch(rows)))
         if self._on_device is not None:
-            at = torch.from_numpy(rows).to(self._device, non_blocking=True)
-            values = self._on_device.index_select(0, at)
-            scales = None if self._device_scales is None else self._device_scales.index_select(0, at)
-        else:
-            # numpy's take is twice as quick as torch's index_select for a few hundred rows, and may read a mapping.
-            taken = self._values.take(rows, 0) if self._files is None else self._files.take(rows)
-            values = torch.from_numpy(taken)
-            scales = None if self._scales is None else torch.from_numpy(self._scales.take(rows, 0))
-        if device is not None and device != values.device:
-            values = values.to(device)
-            scales = None if scales is None else scales.to(device)
-        decoded = self._codec.decode(values, scales)
+            fetched = self._taken(fetched[0].to(self._device, non_blocking=True))
+        if device is not None and device != fetched[0].device:
+            fetched = tuple(part.to(device) for part in fetched)
+        decoded = self._decoded(fetched)
         return decoded if dtype == torch.float32 else decoded.to(dtype)
+
+    def fetch(self, rows: Array) -> tuple[Array, ...]:
+        """rows [n], all valid -> the host's half of a gather: encoded values [n, width], and scales [n, 1] if there are
+        any; where the features reside on a device, only the rows."""
+        if self._on_device is not None:
+            return (rows,)
+        # numpy's take is twice as quick as torch's index_select for a few hundred rows, and may read a mapping.
+        values = self._values.take(rows, 0) if self._files is None else self._files.take(rows)
+        return (values,) if self._scales is None else (values, self._scales.take(rows, 0))
+
+    def decode(self, fetched: tuple[Tensor, ...]) -> Tensor:
+        """The other half: what was fetched, as tensors of any device (rows: of that of the features) -> [n, dim]."""
+        return self._decoded(fetched if self._on_device is None else self._taken(fetched[0]))
+
+    def _taken(self, rows: Tensor) -> tuple[Tensor, ...]:
+        assert self._on_device is not None
+        values = self._on_device.index_select(0, rows)
+        return (values,) if self._device_scales is None else (values, self._device_scales.index_select(0, rows))
+
+    def _decoded(self, parts: tuple[Tensor, ...]) -> Tensor:
+        return self._codec.decode(parts[0], parts[1] if len(parts) > 1 else None)
 
 
 class FileRows:

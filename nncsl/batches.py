@@ -3,17 +3,19 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nncsl.config import Config
+from nncsl.data import staged
 from nncsl.data.policy import ViewPolicy
 from nncsl.data.rng import permutation, permutations, stream_key, uniforms
+from nncsl.data.staged import Sheet
 from nncsl.data.tasks import Forbidden, Stream, Task
-from nncsl.data.views import make_views
+from nncsl.data.views import make_views, stage_views
 from nncsl.replay import Memory
 
 LABELED_VIEWS = 2
@@ -228,22 +230,38 @@ def plain_keys(ids: np.ndarray) -> ViewKeys:
     return ViewKeys("plain", ids, np.zeros(len(ids), np.int64))
 
 
-def renderer(stream: Stream, policy: ViewPolicy, *, seed: int, task: int, device: torch.device) -> Render:
-    """Return the function from keys to pixels, for a task."""
+class Renderer:
+    """From keys to pixels, for a task: at once, or in two halves, the host's and the device's."""
 
-    def render(keys: ViewKeys) -> Tensor:
+    def __init__(self, stream: Stream, policy: ViewPolicy, *, seed: int, task: int, device: torch.device) -> None:
+        self._stream, self._policy, self._device = stream, policy, device
+        self._options: dict[str, Any] = {"policy": policy, "seed": seed, "task": task, "device": device}
+
+    def __call__(self, keys: ViewKeys) -> Tensor:
+        return make_views(**self._images(keys), **self._options)
+
+    def stage(self, keys: ViewKeys) -> Sheet:
+        """Return everything about the views that the host can prepare, as arrays."""
+        return stage_views(**self._images(keys), **self._options)
+
+    def develop(self, sheet: Sheet) -> Tensor:
+        """Return the views of a sheet whose arrays have become tensors of the device."""
+        return staged.render(sheet, self._policy, self._device)
+
+    def _images(self, keys: ViewKeys) -> dict[str, Any]:
         distinct, rows = np.unique(keys.ids, return_inverse=True)
-        images = stream.gather(distinct)
-        return make_views(
-            images.pixels[rows],
-            keys.ids,
-            keys.slots,
-            policy=policy,
-            kind=keys.kind,
-            seed=seed,
-            task=task,
-            sizes=None if images.sizes is None else images.sizes[rows],
-            device=device,
-        )
+        images = self._stream.gather(distinct)
+        sizes = None if images.sizes is None else images.sizes[rows]
+        return {"images": images.pixels[rows], "sizes": sizes, "ids": keys.ids, "slots": keys.slots, "kind": keys.kind}
 
-    return render
+
+def stage(render: Render, keys: ViewKeys) -> Any:
+    """Return the host's half of a rendering; of a renderer that has no halves, the keys."""
+    return render.stage(keys) if isinstance(render, Renderer) else keys
+
+
+def develop(render: Render, prepared: Any) -> Tensor:
+    """Return the pixels of what :func:`stage` returned, once its arrays are tensors of the device."""
+    return (
+        render.develop(prepared) if isinstance(render, Renderer) and isinstance(prepared, Sheet) else render(prepared)
+    )

@@ -1,36 +1,38 @@
 """The loop over tasks. Read it from top to bottom: that is the protocol; what is learned in it is a method's."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nncsl import accounting, batches, evaluation, methods, networks, optim, passes, replay, teachers
-from nncsl.batches import Batch, Draws, Moment, Render
+from nncsl import accounting, evaluation, graphs, methods, networks, optim, passes, replay, steps, teachers
+from nncsl.ahead import Ahead
+from nncsl.ahead import chosen as ahead_chosen
+from nncsl.batches import Batch, Draws, Moment, Renderer
 from nncsl.config import Config
 from nncsl.config import build as configs
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, Task
 from nncsl.data.views import as_pixels
-from nncsl.errors import UserError
-from nncsl.methods.base import Answer, Losses, Method, Phase, Step, unit_projections
-from nncsl.passes import Forward
+from nncsl.distributed import ALONE, Ranks
+from nncsl.divergence import DivergenceError, Lookout, diverged
+from nncsl.methods.base import Answer, Losses, Method, unit_projections
 from nncsl.record import checkpoint, remembered, snapshots
-from nncsl.record.journal import open_journal
+from nncsl.record.journal import NoJournal, open_journal
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
+from nncsl.steps import Setup, look
 from nncsl.teachers import Surroundings, Teacher
 from nncsl.terminal import Interrupted, Interruption, Reporter
 
-
-class DivergenceError(UserError):
-    """The loss is not a number any more."""
+__all__ = ["DivergenceError", "Moment", "Run", "Setup", "Stream", "look", "record", "save", "set_up", "train"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Run:
     folder: Path
     device: torch.device
     reporter: Reporter
+    ranks: Ranks = ALONE
 
     @property
     def checkpoint_path(self) -> Path:
@@ -51,23 +54,24 @@ class Run:
 
 def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunState]:
     """Train over all tasks, from the beginning or from a checkpoint; return the method and what was measured."""
-    config, source, device, reporter = run.config, run.source, run.device, run.reporter
+    config, source, device, reporter, ranks = run.config, run.source, run.device, run.reporter, run.ranks
     method = methods.build(config, source.num_classes).to(device)
     optimizers: list[torch.optim.Optimizer] = []
     if saved is None:
         state = RunState()
-        state.untrained = evaluation.untrained_accuracy(method, source, run.tasks, config.views, device)
+        state.untrained = evaluation.untrained_accuracy(method, source, run.tasks, config.views, device, ranks)
     else:
         state = RunState.unpack(saved["state"])
         optimizers = methods.restore(method, saved, run.tasks, state)
         saved = {key: saved[key] for key in ("scaler", "teacher")}  # the rest has been taken
     stream = Stream(source, run.tasks)
-    journal = open_journal(run.folder)
+    journal = open_journal(run.folder) if ranks.writes else NoJournal()
     journal.rewind(state.task, state.epochs)
     state.peak(teacher=0, bank=0, data=source.nbytes, memory=0)
 
-    with Interruption() as interruption:
-        around = Surroundings(config, source.fingerprint, run.folder, device, reporter, interruption)
+    lookout = Lookout(config, run.folder, device)
+    with Interruption() as interruption, Ahead(on=ahead_chosen(config, device)) as ahead:
+        around = Surroundings(config, source.fingerprint, run.folder, device, reporter, interruption, ranks)
         teacher = teachers.open_teacher(method, around)
         for index in range(state.task, len(run.tasks)):
             # The task: its data, and how it will be learned.
@@ -89,7 +93,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                         method.prepare(phase, task, state.memory, setup.render)
                 method.mode(phase, task)
                 state.peak(**accounting.module_bytes(method), gradients=accounting.gradient_bytes(method))
-                forward = passes.forward(method.network, how_to_pass(config, run.folder))
+                forward = ranks.forward(method.network, how_to_pass(config, run.folder))
                 scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
                 if saved is not None and state.begun:
                     scaler.load_state_dict(saved["scaler"])
@@ -99,39 +103,45 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                 kept = saved["teacher"] if saved is not None and state.begun else None
                 teacher.begin(asks, phase, task, setup.render, state, kept)
                 saved, kept, state.begun = None, None, True
-                save(run, state, method, optimizers, scaler, teacher)
+                save(run, state, method, optimizers, scaler, teacher, lookout)
 
                 reporter.begin_phase(phase)
+                compute = graphs.steps_of(method, scaler, device, reporter.say, shared=ranks.units > 1)
+                prepare = partial(steps.prepare, method, setup, teacher, whole=ahead.on or device.type != "cpu")
                 for epoch in range(state.epoch, phase.epochs):
                     pool = teacher.pool(epoch)
                     started = time.monotonic()
-                    for step in range(state.step, phase.steps):
-                        now = Moment(number, epoch, step, epoch * phase.steps + step, pool)
-                        lr = optim.set_rates(optimizers, phase.rate(phase.progress(now)))
-                        seen = look(method, setup, phase, now, teacher, forward)
+                    moments = (
+                        Moment(number, epoch, step, epoch * phase.steps + step, pool)
+                        for step in range(state.step, phase.steps)
+                    )
+                    for drawn in ahead.each(prepare, moments, pure=method.draws_ahead):
+                        lr = optim.set_rates(optimizers, phase.rate(phase.progress(drawn.now)))
+                        seen, hidden = steps.arrive(method, setup, phase, teacher, forward, drawn)
 
-                        method.zero_grad(set_to_none=True)
-                        first = epoch + step == 0
+                        first = drawn.now.number == 0
                         with accounting.saved_activations(method) if first else nullcontext() as activations:
-                            with networks.autocast(config.precision, device):
-                                losses = method.losses(seen)
-                            check_finite(run, losses, index, epoch, lr)
-                            scaler.scale(losses.total).backward()
+                            losses = compute(seen)
+                            ranks.sum_gradients()
+                        lookout.note(losses, index, epoch, lr)
                         for optimizer in filter(optim.has_gradient, optimizers):
                             scaler.step(optimizer)
                         scaler.update()
 
-                        state.step = step + 1
+                        state.step = drawn.now.step + 1
                         if activations is not None:
                             used = sum(map(accounting.optimizer_bytes, optimizers))
                             state.peak(activations=activations.peak, optimizer=used)
-                        record(state, losses, seen.batch, stream)
-                        reporter.step(epoch, losses.parts, images=seen.views)
-                        if interruption.requested and state.step < phase.steps:  # an epoch's last step is saved below
+                        record(state, losses, seen.batch, hidden, stream)
+                        reporter.step(epoch, lookout.latest, images=seen.views)
+                        stop = ranks.agreed(interruption.requested)
+                        if stop and state.step < phase.steps:  # an epoch's last step is saved below
                             state.seconds += time.monotonic() - started
-                            save(run, state, method, optimizers, scaler, teacher)
+                            ahead.settle()
+                            save(run, state, method, optimizers, scaler, teacher, lookout)
                             raise Interrupted
 
+                    lookout.flush()
                     state.seconds += time.monotonic() - started
                     means = state.epoch_means()
                     rate = state.images / max(state.seconds, 1e-9)
@@ -139,8 +149,8 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                     journal.epoch(index, state.epochs, **facts, lr=lr, images_per_second=rate, **means)
                     reporter.epoch(epoch, means, rate)
                     state.end_epoch()
-                    save(run, state, method, optimizers, scaler, teacher)
-                    if interruption.requested:
+                    save(run, state, method, optimizers, scaler, teacher, lookout)
+                    if ranks.agreed(interruption.requested):
                         raise Interrupted
                 if phase.name in method.measured:
                     state.extra.setdefault(method.measured[phase.name], []).append(seen_accuracy(run, method, task))
@@ -157,17 +167,9 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
             journal.task(index, accuracy=state.accuracy_matrix[-1], seen_accuracy=state.seen_accuracy[-1])
             reporter.accuracies(index, state.accuracy_matrix[-1], state.seen_accuracy[-1])
             state.end_task()
-            save(run, state, method, [], None, teacher)
+            save(run, state, method, [], None, teacher, lookout)
         teacher.close()
     return method, state
-
-
-class Setup(NamedTuple):
-    """A task that has begun: its images, what is drawn of them, and their pixels."""
-
-    task: Task
-    draws: Draws
-    render: Render
 
 
 def set_up(run: Run, stream: Stream, memory: Memory, index: int, kept: np.ndarray | None = None) -> Setup:
@@ -178,26 +180,23 @@ def set_up(run: Run, stream: Stream, memory: Memory, index: int, kept: np.ndarra
     config = run.config
     task = stream.begin(index, memory.ids, memory.unlabeled, kept)
     draws = Draws(task, memory, config)
-    render = batches.renderer(stream, config.views, seed=config.seed, task=index, device=run.device)
-    return Setup(replace(task, steps=draws.steps_per_epoch, remembered=len(memory.ids)), draws, render)
+    render = Renderer(stream, config.views, seed=config.seed, task=index, device=run.device)
+    task = replace(task, steps=draws.steps_per_epoch, remembered=len(memory.ids))
+    return Setup(task, draws, render, stream, run.device, run.ranks)
 
 
-def look(method: Method, setup: Setup, phase: Phase, now: Moment, teacher: Teacher, forward: Forward) -> Step:
-    """Draw a step's batch, render it and ask the teacher: first, as nothing else is held in memory yet."""
-    batch = method.draw(setup.draws, now)
-    pixels = {name: setup.render(group.keys) for name, group in batch.items()}
-    targets = teacher.targets(batch, pixels)
-    seed, memory = method.config.seed, setup.draws.memory
-    return Step(batch, pixels, targets, setup.task, phase, now, seed, forward, setup.render, memory)
+def record(state: RunState, losses: Losses, batch: Batch, known: Mapping[str, Tensor], stream: Stream) -> None:
+    """Add a step to the epoch's record. Hidden labels are used here, for the curve, and nowhere else.
 
-
-def record(state: RunState, losses: Losses, batch: Batch, stream: Stream) -> None:
-    """Add a step to the epoch's record. Hidden labels are used here, for the curve, and nowhere else."""
+    known: those that came with the batch; others would have to be waited for.
+    """
     for name, part in losses.parts.items():
         state.add(name, part)
     right = []
     for group, guessed in losses.guesses.items():
-        hidden = torch.from_numpy(stream.monitor(batch[group].keys.ids)).to(guessed.device)
+        hidden = known.get(group)
+        if hidden is None:
+            hidden = torch.from_numpy(stream.monitor(batch[group].keys.ids)).to(guessed.device)
         right.append(100.0 * (guessed == hidden).double().mean())
     if right:
         state.add("unlabeled_accuracy", torch.stack(right).mean())
@@ -209,7 +208,7 @@ def remember(run: Run, method: Method, state: RunState, stream: Stream, task: Ta
     config, memory = run.config, state.memory
 
     def answers(ids: np.ndarray, answer: Answer) -> Tensor:
-        return evaluation.answers(method, stream, ids, config.views, run.device, answer)
+        return evaluation.answers(method, stream, ids, config.views, run.device, answer, run.ranks)
 
     ranking = method.rank(task, memory, answers)
     size = len(memory.ids) + len(task.labeled) if method.remembers_all else config.memory
@@ -230,7 +229,7 @@ def plain_batches(run: Run, stream: Stream, ids: np.ndarray) -> Iterator[Tensor]
 
 def seen_accuracy(run: Run, method: Method, task: Task) -> float:
     """Return percent correct among the classes seen so far."""
-    scores, labels = evaluation.test_scores(method, run.source, run.config.views, run.device)
+    scores, labels = evaluation.test_scores(method, run.source, run.config.views, run.device, run.ranks)
     predicted = networks.mask_unseen(scores, torch.from_numpy(task.seen_mask)).argmax(dim=1)
     return evaluation.percent(predicted, labels, task.seen)
 
@@ -238,7 +237,7 @@ def seen_accuracy(run: Run, method: Method, task: Task) -> float:
 def measure(run: Run, method: Method, state: RunState, task: Task) -> None:
     """Add a row to the accuracy matrix, the accuracy over seen classes, and how well the next task is known already."""
     source, policy = run.source, run.config.views
-    scores, labels = evaluation.test_scores(method, source, policy, run.device)
+    scores, labels = evaluation.test_scores(method, source, policy, run.device, run.ranks)
     seen = torch.from_numpy(task.seen_mask)
     state.accuracy_matrix.append(evaluation.accuracy_by_task(scores, labels, run.tasks, seen))
     predicted = networks.mask_unseen(scores, seen).argmax(dim=1)
@@ -246,10 +245,11 @@ def measure(run: Run, method: Method, state: RunState, task: Task) -> None:
     if task.index + 1 < len(run.tasks):
         state.ahead.append(evaluation.accuracy_ahead(scores, labels, run.tasks[task.index + 1]))
     chosen = snapshots.shown(source.test_labels)
-    projections = evaluation.answers(method, source.test, chosen, policy, run.device, unit_projections)
+    projections = evaluation.answers(method, source.test, chosen, policy, run.device, unit_projections, run.ranks)
     with networks.evaluating(method):
         made = {label: as_pixels(images, policy) for label, images in method.samples(task).items()}
-    snapshots.keep_snapshot(run.folder, task.index, projections, predicted, labels, source.class_names, made)
+    if run.ranks.writes:
+        snapshots.keep_snapshot(run.folder, task.index, projections, predicted, labels, source.class_names, made)
 
 
 def save(
@@ -259,38 +259,24 @@ def save(
     optimizers: list[torch.optim.Optimizer],
     scaler: torch.amp.GradScaler | None,
     teacher: Teacher,
+    lookout: Lookout,
 ) -> None:
     """Write the checkpoint, unless the network has just broken; then let go of what only an older one needed."""
+    lookout.flush()
     if not all(bool(torch.isfinite(p).all()) for p in method.parameters()):
-        raise diverged(run, f"weights are not finite in task {state.task + 1}, epoch {state.epoch + 1}")
+        where = f"task {state.task + 1}, epoch {state.epoch + 1}"
+        raise diverged(run.config, run.folder, f"weights are not finite in {where}")
     state.peak(total=accounting.process_peak(run.device))
-    contents = {"config": configs.plain(run.config), "state": state.pack(), "method": method.state_dict()}
-    contents |= {"optimizers": [o.state_dict() for o in optimizers], "scaler": scaler and scaler.state_dict()}
-    with remembered.kept(run.folder, run.source, state.memory, method.keeps()):
-        checkpoint.save(run.checkpoint_path, contents | {"teacher": teacher.contents()})
-    teacher.after_save()
+    run.ranks.check_same(method)
+    if run.ranks.writes:
+        contents = {"config": configs.plain(run.config), "state": state.pack(), "method": method.state_dict()}
+        contents |= {"optimizers": [o.state_dict() for o in optimizers], "scaler": scaler and scaler.state_dict()}
+        with remembered.kept(run.folder, run.source, state.memory, method.keeps()):
+            checkpoint.save(run.checkpoint_path, contents | {"teacher": teacher.contents()})
+        teacher.after_save()
     accounting.return_free_memory()  # sweeps, steps and evaluation leave different holes in the heap
 
 
 def how_to_pass(config: Config, folder: Path) -> passes.Passes:
     """Return the configured trade of memory for time."""
     return passes.Passes(config.micro_batch, config.recompute, config.spill, folder)
-
-
-def check_finite(run: Run, losses: Losses, task: int, epoch: int, lr: float) -> None:
-    """Stop a run that has diverged; its last good checkpoint stays."""
-    if bool(torch.isfinite(losses.total)):
-        return
-    parts = ", ".join(f"{name} {part.item():.4g}" for name, part in losses.parts.items())
-    raise diverged(
-        run, f"the loss is {losses.total.item()} in task {task + 1}, epoch {epoch + 1} ({parts}; lr {lr:.4g})"
-    )
-
-
-def diverged(run: Run, seen: str) -> DivergenceError:
-    """Return the error that says what was seen, and what to try."""
-    advice = "--set own.lr" if "lr" in run.config.own else "--set lr_peak, a longer --set warmup_epochs"
-    precision = ", or --set precision=fp32" if run.config.precision != "fp32" else ""
-    return DivergenceError(
-        f"{seen}. The last good checkpoint is in {run.folder}. Start a new run with a lower {advice}{precision}"
-    )

@@ -12,6 +12,7 @@ from nncsl.data.policy import ViewPolicy
 from nncsl.data.sources import Images, Source
 from nncsl.data.tasks import Task
 from nncsl.data.views import plain
+from nncsl.distributed import ALONE, Ranks
 from nncsl.methods.base import Method, head_logits
 from nncsl.networks import mask_unseen
 from nncsl.passes import inference_batch
@@ -24,22 +25,27 @@ def answers(
     policy: ViewPolicy,
     device: torch.device,
     answer: Callable[[Any, Tensor], Tensor],
+    ranks: Ranks = ALONE,
 ) -> Tensor:
-    """Return ``answer(method, pixels)`` on plain images, on the host: [n, ...]. No mode or statistic changes."""
+    """Return ``answer(method, pixels)`` on plain images, on the host: [n, ...]. No mode or statistic changes.
+
+    Ranks share the batches, and all get all answers.
+    """
     size = inference_batch(method.network, policy.large.size)
-    found: Tensor | None = None
+    parts = [ids[start : start + size] for start in range(0, max(1, len(ids)), size)]
+    own = parts[ranks.rank :: ranks.count]
+    found, rows = None, 0
     with networks.evaluating(method):
-        for start in range(0, max(1, len(ids)), size):
-            part = ids[start : start + size]
+        for part in own:
             given = answer(method, plain_images(images, part, policy, device))
             if found is None:
-                found = torch.empty(len(ids), *given.shape[1:])
+                found = torch.empty(sum(map(len, own)), *given.shape[1:])
             # Into one tensor: a small one per batch, left among the large ones, would tear the heap into holes.
-            found[start : start + len(part)] = given
+            found[rows : rows + len(part)] = given
+            rows += len(part)
             del given
     accounting.return_free_memory()
-    assert found is not None
-    return found
+    return ranks.collect(found, [len(part) for part in parts])
 
 
 def plain_images(images: Images, ids: np.ndarray, policy: ViewPolicy, device: torch.device) -> Tensor:
@@ -60,10 +66,12 @@ def percent(predicted: Tensor, labels: Tensor, classes: tuple[int, ...]) -> floa
     return 100.0 * (predicted[chosen] == labels[chosen]).double().mean().item()
 
 
-def test_scores(method: Method, source: Source, policy: ViewPolicy, device: torch.device) -> tuple[Tensor, Tensor]:
+def test_scores(
+    method: Method, source: Source, policy: ViewPolicy, device: torch.device, ranks: Ranks = ALONE
+) -> tuple[Tensor, Tensor]:
     """Return the method's scores [n, C] over all classes and the labels [n] of the whole test set."""
     everything = np.arange(len(source.test))
-    scores = answers(method, source.test, everything, policy, device, lambda m, x: m.predict(x))
+    scores = answers(method, source.test, everything, policy, device, lambda m, x: m.predict(x), ranks)
     return scores, torch.from_numpy(source.test_labels)
 
 
@@ -75,8 +83,13 @@ def accuracy_ahead(scores: Tensor, labels: Tensor, task: Task) -> float | None:
 
 
 def untrained_accuracy(
-    method: Method, source: Source, tasks: tuple[Task, ...], policy: ViewPolicy, device: torch.device
+    method: Method,
+    source: Source,
+    tasks: tuple[Task, ...],
+    policy: ViewPolicy,
+    device: torch.device,
+    ranks: Ranks = ALONE,
 ) -> list[float]:
     """Return percent correct on each task by the head before any training: what forward transfer is measured from."""
-    logits = answers(method, source.test, np.arange(len(source.test)), policy, device, head_logits)
+    logits = answers(method, source.test, np.arange(len(source.test)), policy, device, head_logits, ranks)
     return accuracy_by_task(logits, torch.from_numpy(source.test_labels), tasks, seen=None)

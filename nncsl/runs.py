@@ -1,6 +1,7 @@
 """A run: starting it, resuming it, opening it again, and what is said of it in the end."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,25 +10,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nncsl import accounting, engine, evaluation, files, kernels, methods, metrics, planner
+from nncsl import accounting, distributed, engine, evaluation, files, kernels, methods, planner
 from nncsl import config as configs
 from nncsl.config import Config, build, parse_bytes
 from nncsl.data.catalog import open_data
 from nncsl.data.sources import Images, Source
 from nncsl.data.tasks import Task
+from nncsl.distributed import Ranks
 from nncsl.errors import ConfigError, UserError
+from nncsl.exchange import RankLostError
 from nncsl.featurebank.errors import BankError
 from nncsl.methods.base import Method, unit_projections
 from nncsl.record import checkpoint
 from nncsl.record import folder as run_folder
+from nncsl.record import summary as summaries
 from nncsl.record import tensorboard as events
 from nncsl.record.journal import open_journal
 from nncsl.record.state import RunState
 from nncsl.terminal import Interrupted, Reporter
-from nncsl.version import versions
 
 MEMORY_PARTS = ("student", "gradients", "optimizer", "activations", "teacher", "bank", "data", "memory")  # of every run
-NO_PARTS = ("total", "baseline", "budget", "budget_used")
 
 
 class RunInterrupted(UserError):
@@ -42,30 +44,41 @@ def start(
     report: bool = False,
     tensorboard: bool = False,
     command: str | None = None,
+    again: bool = False,
 ) -> dict[str, Any]:
     """Trains from the beginning in ``folder`` (default: a new one below runs/); returns the summary.
 
-    report: also write report.html at the end; tensorboard: also event files; command: what was typed, to be kept.
+    report: also write report.html at the end; tensorboard: also event files; command: what was typed, to be kept;
+    again: go on with the run in ``folder`` if it has begun.
     """
     if tensorboard:
         events.check_installed()
+    ranks = distributed.connect()
+    if again and ranks.first(lambda: folder is not None and (folder / "checkpoint" / "state.pt").exists()):
+        assert folder is not None
+        return resume(folder, [], quiet=quiet, report=report, tensorboard=tensorboard)
     config = run_folder.with_absolute_paths(methods.settled(config))
     device = find_device(config.device)
-    source, tasks = open_data(config)
-    folder = run_folder.new_folder(folder, config)
-    try:
-        config, base = planner.within_budget(config, source, tasks, folder, device)
-    except UserError:
-        if not any(folder.iterdir()):
-            folder.rmdir()  # a refused run leaves nothing
-        raise
-    if tensorboard:
-        (folder / events.FOLDER).mkdir(exist_ok=True)
-    files.write_text(folder / "config.yaml", configs.dump(config))
-    files.write_text(folder / "tasks.json", run_folder.describe_tasks(source, tasks))
-    if command:
-        files.write_text(folder / "command.txt", command + "\n")
-    return _train(config, source, tasks, folder, device, base, resumed=False, quiet=quiet, report=report)
+    source, tasks = ranks.in_turn(lambda: open_data(config))
+
+    def begin() -> tuple[Config, Path, int]:
+        new = run_folder.new_folder(folder, config)
+        try:
+            planned, base = planner.within_budget(config, source, tasks, new, device, ranks.count)
+        except UserError:
+            if not any(new.iterdir()):
+                new.rmdir()  # a refused run leaves nothing
+            raise
+        if tensorboard:
+            (new / events.FOLDER).mkdir(exist_ok=True)
+        files.write_text(new / "config.yaml", configs.dump(planned))
+        files.write_text(new / "tasks.json", run_folder.describe_tasks(source, tasks))
+        if command:
+            files.write_text(new / "command.txt", command + "\n")
+        return planned, new, base
+
+    config, folder, base = ranks.first(begin)
+    return _train(config, source, tasks, folder, device, ranks, base, resumed=False, quiet=quiet, report=report)
 
 
 def resume(
@@ -80,41 +93,57 @@ def resume(
 
     ``tensorboard`` gives a run event files that was started without, from its first epoch on, even if it is complete.
     """
-    started = build.plain(run_folder.read_config(folder))
-    wanted = started
-    for override in overrides:
-        wanted = build.merge(wanted, configs.renamed(override))
-    config = run_folder.with_absolute_paths(build.typed(Config, wanted))
-    run_folder.refuse_changes(folder, started, config)
-    if tensorboard or (folder / events.FOLDER).is_dir():
-        events.check_installed()
-    if tensorboard:
-        (folder / events.FOLDER).mkdir(exist_ok=True)
-    if (folder / "summary.json").exists():
-        print(f"{folder} is complete")
+    ranks = distributed.connect()
+
+    def find() -> tuple[dict[str, Any], Config, dict[str, Any] | None]:
+        started = build.plain(run_folder.read_config(folder))
+        wanted = started
+        for override in overrides:
+            wanted = build.merge(wanted, configs.renamed(override))
+        config = run_folder.with_absolute_paths(build.typed(Config, wanted))
+        run_folder.refuse_changes(folder, started, config)
+        if tensorboard or (folder / events.FOLDER).is_dir():
+            events.check_installed()
         if tensorboard:
-            open_journal(folder).rewind(config.tasks, 0)
-        if report and not (folder / "report.html").exists():
-            write_report(folder)
-        return json.loads((folder / "summary.json").read_text())
+            (folder / events.FOLDER).mkdir(exist_ok=True)
+        if (folder / "summary.json").exists():
+            return started, config, _complete(folder, config, report=report, tensorboard=tensorboard)
+        _saved(folder, config)
+        return started, config, None
+
+    started, config, complete = ranks.first(find)
+    if complete is not None:
+        return complete
     device = find_device(config.device)
-    _saved(folder, config)
-    source, tasks = open_data(config)
-    if (folder / "tasks.json").read_text() != run_folder.describe_tasks(source, tasks):
-        raise ConfigError(
-            f"{folder / 'tasks.json'} records other tasks than {config.dataset} gives now: has its data changed?"
-        )
-    base = 0
-    if config.memory_budget and (
-        config.memory_budget != started["memory_budget"] or planner.planned_for(folder) != device.type
-    ):
-        codec = config.bank_codec  # that of the bank that is there
-        config, base = planner.within_budget(planner.unplanned(config, overrides), source, tasks, folder, device)
-        config = replace(config, bank_codec=codec)
-        files.write_text(folder / "config.yaml", configs.dump(config))
-    elif config.memory_budget:
-        base = planner.baseline(config, device, folder, source.nbytes)
-    return _train(config, source, tasks, folder, device, base, resumed=True, quiet=quiet, report=report)
+    source, tasks = ranks.in_turn(lambda: open_data(config))
+
+    def begin() -> tuple[Config, int]:
+        if (folder / "tasks.json").read_text() != run_folder.describe_tasks(source, tasks):
+            raise ConfigError(
+                f"{folder / 'tasks.json'} records other tasks than {config.dataset} gives now: has its data changed?"
+            )
+        if not config.memory_budget:
+            return config, 0
+        if config.memory_budget == started["memory_budget"] and planner.planned_for(folder) == device.type:
+            return config, planner.baseline(config, device, folder, source.nbytes)
+        unplanned = planner.unplanned(config, overrides)
+        planned, base = planner.within_budget(unplanned, source, tasks, folder, device, ranks.count)
+        planned = replace(planned, bank_codec=config.bank_codec)  # that of the bank that is there
+        files.write_text(folder / "config.yaml", configs.dump(planned))
+        return planned, base
+
+    config, base = ranks.first(begin)
+    return _train(config, source, tasks, folder, device, ranks, base, resumed=True, quiet=quiet, report=report)
+
+
+def _complete(folder: Path, config: Config, *, report: bool, tensorboard: bool) -> dict[str, Any]:
+    """Say that a run is complete, give it what else is asked for, and return its summary."""
+    print(f"{folder} is complete")
+    if tensorboard:
+        open_journal(folder).rewind(config.tasks, 0)
+    if report and not (folder / "report.html").exists():
+        write_report(folder)
+    return json.loads((folder / "summary.json").read_text())
 
 
 def find_device(name: str) -> torch.device:
@@ -127,36 +156,17 @@ def find_device(name: str) -> torch.device:
         raise ConfigError(f"device={name!r}: expected auto, cpu or cuda") from error
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"device={name!r}: expected auto, cpu or cuda")
+    if device.type == "cuda" and device.index is None and int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > 1:
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # a GPU for each rank
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(
-            f"device={name!r}: {torch.cuda.device_count()} CUDA devices were found; use --device cpu or auto"
+            f"device={str(device)!r}: {torch.cuda.device_count()} CUDA devices were found; use --device cpu or auto, "
+            "and at most one rank a device"
         )
     if device.type == "cuda":
+        torch.cuda.set_device(device)
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     return device
-
-
-def summarize(state: RunState, config: Config) -> dict[str, Any]:
-    """summary.json: accuracies in percent, memory in bytes."""
-    matrix = state.accuracy_matrix
-    return {
-        "method": config.method,
-        "teacher_mode": config.teacher_mode,
-        "dataset": config.dataset,
-        "accuracy_matrix": matrix,
-        "average_accuracy": metrics.average_accuracy(matrix),
-        "seen_accuracy": state.seen_accuracy,
-        "average_incremental_accuracy": metrics.average_incremental_accuracy(state.seen_accuracy),
-        "fwt": metrics.forward_transfer(state.ahead, state.untrained[1:]),
-        "bwt": metrics.backward_transfer(matrix),
-        "forgetting": metrics.forgetting(matrix),
-        **state.extra,
-        "seconds": state.seconds,
-        "images_per_second": state.images / max(state.seconds, 1e-9),
-        "peak_memory": state.peak_memory,
-        "seed": config.seed,
-        "versions": versions(),
-    }
 
 
 def _train(
@@ -165,29 +175,47 @@ def _train(
     tasks: tuple[Task, ...],
     folder: Path,
     device: torch.device,
+    ranks: Ranks,
     base: int,
     *,
     resumed: bool,
     quiet: bool,
     report: bool,
 ) -> dict[str, Any]:
-    with Reporter(len(tasks), quiet=quiet) as reporter:
-        run = engine.Run(config, source, tasks, folder, device, reporter)
-        reporter.say(f"{config.method} on {source.name}, {device}, in {folder}" + (" (resumed)" if resumed else ""))
+    ranks = ranks.training(device, exact=config.ranks_exact, seconds=config.ranks_timeout)
+    with Reporter(len(tasks), quiet=quiet, silent=not ranks.writes) as reporter:
+        run = engine.Run(config, source, tasks, ranks.folder(folder), device, reporter, ranks)
+        where = f"{device}, in {folder}" if ranks.alone else f"{device.type}, {ranks.count} ranks, in {folder}"
+        reporter.say(f"{config.method} on {source.name}, {where}" + (" (resumed)" if resumed else ""))
         try:
             # What was saved has no name here: its tensors are to go as soon as the run has taken them.
-            _, state = engine.train(run, _saved(folder, config) if resumed else None)
+            _, state = engine.train(run, ranks.first(lambda: _saved(folder, config)) if resumed else None)
+            totals = ranks.everyone(accounting.process_peak(device))
+            ranks.close()
         except Interrupted as error:
+            ranks.close()
             raise RunInterrupted(f"interrupted; continue with: nncsl train --resume {folder}") from error
+        except RankLostError as error:
+            raise RankLostError(f"{error}. What was saved is intact: nncsl train --resume {folder}") from error
         except (BankError, OSError, ImportError) as error:  # a damaged bank, a full disk, no FAISS: said in one line
             raise UserError(f"{error}. What was saved is intact: nncsl train --resume {folder}") from error
         if config.memory_budget:
             # Of this process alone: the run may have begun in another one, with another budget.
-            own = accounting.process_peak(device) - base
+            own = max(totals) - base
             state.peak_memory |= {"baseline": base, "budget": parse_bytes(config.memory_budget), "budget_used": own}
-        summary = summarize(state, config)
+        state.peak(total=max(totals))
+        summary = summaries.summarize(state, config)
+        if not ranks.alone:
+            summary["ranks"] = {
+                "count": ranks.count,
+                "exact": ranks.exact,
+                **ranks.traffic.per_step(),
+                "peak_memory": totals,
+            }
+        if not ranks.writes:
+            return summary
         files.write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
-        reporter.table(f"results, in {folder}", _results(summary))
+        reporter.table(f"results, in {folder}", summaries.results(summary))
     if report:
         write_report(folder, (source, tasks))
     return summary
@@ -203,34 +231,12 @@ def write_report(folder: Path, opened: tuple[Source, tuple[Task, ...]] | None = 
         print(f"no report ({type(error).__name__}: {error}); the run is complete: try nncsl report {folder}")
 
 
-def _or_dash(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
-
-
-def _results(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    memory = summary["peak_memory"]
-    parts = [f"{name} {size / 1e6:.1f}" for name, size in memory.items() if name not in NO_PARTS]
-    rows = [
-        ("average accuracy", f"{summary['average_accuracy']:.1f}%"),
-        ("average incremental accuracy", f"{summary['average_incremental_accuracy']:.1f}%"),
-        ("forgetting", f"{summary['forgetting']:.1f}"),
-        ("backward / forward transfer", f"{summary['bwt']:.1f} / {_or_dash(summary['fwt'])}"),
-        ("training", f"{summary['seconds']:.0f} s, {summary['images_per_second']:.0f} images/s"),
-        ("peak memory", f"{memory['total'] / 1e6:.0f} MB ({', '.join(parts)})"),
-    ]
-    if "budget" in memory:
-        own = memory["budget_used"]
-        verdict = "" if own <= 1.05 * memory["budget"] else ": EXCEEDED; please report this run's plan.json"
-        rows.append(("memory budget", f"{own / 1e6:.0f} of {memory['budget'] / 1e6:.0f} MB used{verdict}"))
-    return rows
-
-
 def _saved(folder: Path, config: Config) -> dict[str, Any]:
     """The checkpoint; one of another configuration is refused."""
     saved = checkpoint.load(folder / "checkpoint" / "state.pt")
     if saved["format"] != checkpoint.FORMAT:
         raise ConfigError(f"{folder} was begun by an older nncsl: continue it with that one, or start a new run")
-    run_folder.refuse_changes(folder / "checkpoint", saved["config"], config)
+    run_folder.refuse_changes(folder / "checkpoint", build.plain(configs.recorded(saved["config"])), config)
     return saved
 
 

@@ -10,7 +10,6 @@ from typing import Protocol, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from torch import Tensor
 
 T = TypeVar("T")
 
@@ -29,10 +28,11 @@ class Phase(Protocol):
 class Reporter:
     """One line per epoch and a table per task; on a terminal also a bar that moves with every step."""
 
-    def __init__(self, tasks: int, *, quiet: bool = False) -> None:
+    def __init__(self, tasks: int, *, quiet: bool = False, silent: bool = False) -> None:
+        """quiet: no bars; silent: nothing at all, as another rank speaks."""
         self._tasks, self._epochs, self._phase, self._named = tasks, 0, "", False
-        self._console = Console(file=sys.stdout)
-        self._live = self._console.is_terminal and not quiet
+        self._console = Console(file=sys.stdout, quiet=silent)
+        self._live = self._console.is_terminal and not quiet and not silent
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, TextColumn("{task.fields[note]}"), console=self._console, disable=not self._live)
         self._row = self._bar.add_task("", total=None, note="")
@@ -65,12 +65,12 @@ class Reporter:
         """A task's only phase has no name worth saying."""
         self._phase, self._epochs = f"{phase.name}, " if self._named else "", phase.epochs
 
-    def step(self, epoch: int, losses: Mapping[str, Tensor], images: int) -> None:
-        """Losses are only read where somebody can see them: that may have to wait for a GPU."""
+    def step(self, epoch: int, losses: Mapping[str, float], images: int) -> None:
+        """losses: those that were looked at last; a GPU's are a few steps old."""
         self._images += images
         if self._live:
             rate = self._images / (time.monotonic() - self._began)
-            note = "  ".join(f"{name} {loss.item():.2f}" for name, loss in losses.items()) + f"  {rate:.0f} images/s"
+            note = "  ".join(f"{name} {loss:.2f}" for name, loss in losses.items()) + f"  {rate:.0f} images/s"
             title = f"task {self._task + 1}/{self._tasks} {self._phase}epoch {epoch + 1}/{self._epochs}"
             self._bar.update(self._row, advance=1, description=title, note=note)
 
@@ -124,13 +124,6 @@ class Interruption:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
-
-    def guard(self, items: Iterable[T]) -> Iterator[T]:
-        """The items, until a stop is requested: then Interrupted."""
-        for item in items:
-            if self.requested:
-                raise Interrupted
-            yield item
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.requested and number == signal.SIGINT:

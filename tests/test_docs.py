@@ -40,6 +40,7 @@ NOT_RUN = {
     r"^bench (?!.*--help)": "takes minutes; the benchmarks' own tests run short forms",
     r"^(train|plan|data) .*imagenet100": "needs ImageNet, or minutes for its network",
     r"--device cuda": "needs a GPU",
+    r"--ranks": "starts processes; test_ranks_end.py does",
 }
 
 

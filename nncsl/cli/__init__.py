@@ -46,7 +46,8 @@ COMMANDS = (
 
 _EXIT_CODES = """exit codes: 0 done; 1 an image that can't be read (all others are predicted), or an error inside
 nncsl; 2 a wrong flag, setting, data file or folder (one line says which); 3 a damaged feature bank;
-130 interrupted (a run can be resumed)"""
+4 another rank ended or can't be reached, 130 interrupted (in both cases a run can be resumed)"""
+_RANK_LOST = 4
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return arguments.run(arguments) or 0
     except UserError as error:
-        print(f"nncsl: {error}", file=sys.stderr)
+        if os.environ.get("RANK", "0") == "0" or error.exit_code == _RANK_LOST:  # rank 0 may be the lost one
+            print(f"nncsl: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         return 0

@@ -1,6 +1,7 @@
 """``nncsl train``: start a run, or continue one."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ def add(commands: Any) -> None:
     add_settings(parser, list(SETTINGS))
     parser.add_argument("--out", metavar="DIR", help="where the run goes (default: a new folder below runs/)")
     parser.add_argument("--resume", metavar="DIR", help="continue the run in DIR; everything else comes from there")
+    parser.add_argument("--ranks", type=int, metavar="N", help="share the run between N processes of this machine")
+    parser.add_argument(
+        "--max-restarts", type=int, default=0, metavar="N", help="with --ranks: go on by itself after a rank has died"
+    )
     parser.add_argument("--no-report", action="store_true", help="don't write DIR/report.html at the end")
     parser.add_argument(
         "--tensorboard", action="store_true", help="also write event files to DIR/tensorboard; a resumed run goes on"
@@ -30,6 +35,10 @@ def add(commands: Any) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
+    if arguments.ranks is not None and "RANK" not in os.environ:
+        from nncsl.cli.launch import launch
+
+        return launch(arguments)
     from nncsl import runs
 
     options = {
@@ -42,8 +51,10 @@ def _train(arguments: argparse.Namespace) -> int:
             runs.resume(Path(arguments.resume), overrides(arguments), **options)
         else:
             folder = Path(arguments.out) if arguments.out else None
-            runs.start(configuration(arguments), folder, command=arguments.typed, **options)
+            again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
+            runs.start(configuration(arguments), folder, command=arguments.typed, again=again, **options)
     except runs.RunInterrupted as error:
-        print(f"nncsl: {error}", file=sys.stderr)
+        if os.environ.get("RANK", "0") == "0":
+            print(f"nncsl: {error}", file=sys.stderr)
         return 130
     return 0

@@ -108,7 +108,11 @@ class Config:
     micro_batch: int = 0
     recompute: bool = False
     spill: Literal["device", "host", "disk"] = "device"
+    prefetch: Literal["auto", "on", "off"] = "auto"
+    cuda_graph: Literal["auto", "off"] = "auto"
     device: str = "auto"
+    ranks_exact: bool = False  # the same bits for any number of ranks
+    ranks_timeout: int = 120  # seconds without an answer after which the other ranks count as lost
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -199,7 +203,14 @@ def _check_ranges(config: Config) -> None:
         raise ConfigError(f"network.stem_padding={config.network.stem_padding}: expected 0 or more")
     if min(config.network.width, config.network.hidden, config.network.projection, *config.network.blocks, 1) < 1:
         raise ConfigError(f"network={config.network}: expected numbers of 1 or more")
-    at_least |= {"warmup_epochs": 0, "unlabeled_batch": 1, "labeled_per_class": 1, "labeled_batch": 1, "seed": 0}
+    at_least |= {
+        "warmup_epochs": 0,
+        "unlabeled_batch": 1,
+        "labeled_per_class": 1,
+        "labeled_batch": 1,
+        "seed": 0,
+        "ranks_timeout": 1,
+    }
     for name, least in at_least.items():
         if getattr(config, name) < least:
             raise ConfigError(f"{name}={getattr(config, name)}: expected {least} or more")

@@ -93,6 +93,8 @@ def _convert(value: Any, hint: Any, name: str) -> Any:
         (hint,) = (argument for argument in arguments if argument is not type(None))
         return _convert(value, hint, name)
     if origin is Literal:
+        if isinstance(value, bool) and value not in arguments:
+            value = "on" if value else "off"  # yaml 1.1 reads these words as truths
         if value in arguments:
             return value
         raise ConfigError(f"{name}={value!r}: expected one of {', '.join(map(str, arguments))}")

@@ -1,59 +1,28 @@
-"""Plain and weak views: squares cut from the image as evaluation sees it, in a black frame.
-
-To resize, frame, cut and flip is one product with small matrices: the taps of the image as evaluation sees it, of which
-a cut takes some in another order. What lies in the frame has no taps, hence is black.
-"""
+"""Plain and weak views: squares cut from the image as evaluation sees it, in a black frame."""
 
 import numpy as np
 import torch
 from torch import Tensor
-
-from nncsl.data import crops
-from nncsl.data.crops import Taps
+from torch.nn import functional as F
 
 
-def cut(
-    images: Tensor | np.ndarray,
-    sizes: np.ndarray,
-    top: np.ndarray,
-    left: np.ndarray,
-    flip: np.ndarray,
-    *,
-    size: int,
-    frame: int,
-    device: torch.device,
-) -> Tensor:
-    """Cut squares of `size` pixels from plain images in a frame: uint8 [n, H, W, C] -> levels [n, C, size, size].
+def plain_shapes(sizes: np.ndarray, size: int) -> np.ndarray:
+    """Return height and width [n, 2] that images of these sizes [n, 2] are resized to, of which the center is kept.
 
-    sizes: [n, 2] height and width of each image; top, left: integers [n] in 0..2 frame, (frame, frame) being the plain
-    image itself; flip: bool [n].
-    """
-    rows, columns = plain_taps(sizes, size)
-    return crops.resample(images, _moved(rows, top - frame), _moved(columns, left - frame).reversed(flip), device)
-
-
-def plain_taps(sizes: np.ndarray, size: int) -> tuple[Taps, Taps]:
-    """Return the taps along rows and columns of plain images of `size` pixels; sizes: [n, 2] heights and widths.
-
-    An image of that size stays as it is; of any other one the short side is resized to 256/224 of it, then the center
-    is cut out.
+    An image of `size` pixels stays as it is; of any other one the short side becomes 256/224 of that.
     """
     short = np.where((sizes == size).all(axis=1), size, round(size * 256 / 224))[:, None]
-    resized = short * sizes // sizes.min(axis=1, keepdims=True)
-    offset = np.rint((resized - size) / 2).astype(np.int64)
-    scale, start = sizes / resized, np.zeros(len(sizes), dtype=np.int64)
-    rows, columns = (
-        crops.triangle_taps(start, sizes[:, axis], size, scale=scale[:, axis], offset=offset[:, axis])
-        for axis in (0, 1)
-    )
-    return rows, columns
+    return short * sizes // sizes.min(axis=1, keepdims=True)
 
 
-def _moved(taps: Taps, by: np.ndarray) -> Taps:
-    """Return the taps whose output i is output i + by of the given ones, or weighs nothing where there is none."""
-    size = taps.first.shape[1]
-    wanted = np.arange(size) + by[:, None]
-    chosen = wanted.clip(0, size - 1)
-    first = np.take_along_axis(taps.first, chosen, axis=1)
-    weights = np.take_along_axis(taps.weights, chosen[:, :, None], axis=1)
-    return Taps(first, weights * (wanted == chosen)[:, :, None])
+def cut(plain: Tensor, top: np.ndarray, left: np.ndarray, frame: int) -> Tensor:
+    """Cut squares from plain images in a frame, both uint8 [n, size, size, C].
+
+    top, left: integers [n] in 0..2 frame, (frame, frame) being the plain image itself.
+    """
+    if not frame:
+        return plain
+    size = plain.shape[1]
+    framed = F.pad(plain, (0, 0, frame, frame, frame, frame))
+    places = zip(framed, top.tolist(), left.tolist(), strict=True)
+    return torch.stack([image[row : row + size, column : column + size] for image, row, column in places])

@@ -12,7 +12,7 @@ KINDS = (*PRESET_KINDS, "weak", "strong", "plain")
 
 # Part of every fingerprint: raise it when the same parameters give other pixels or the same key other parameters
 # (those that `ViewPolicy.of` writes down included).
-RENDERER_VERSION = 1
+RENDERER_VERSION = 2
 
 
 @dataclass(frozen=True)

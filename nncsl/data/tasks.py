@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from nncsl.data.labels import LabelBudget
 from nncsl.data.rng import permutation, stream_key
 from nncsl.data.sources import ImageBatch, Images, Source
 from nncsl.errors import ConfigError
+from nncsl.transfer import constant
 
 
 class Forbidden(Exception):
@@ -41,6 +43,14 @@ class Task:
     def seen_mask(self) -> np.ndarray:
         """bool [num_classes]"""
         return np.isin(np.arange(self.num_classes), self.seen)
+
+    def seen_on(self, device: torch.device) -> torch.Tensor:
+        """Return the same on a device, where it stays."""
+        return constant(tuple(self.seen_mask.tolist()), device)
+
+    def unseen_on(self, device: torch.device) -> torch.Tensor:
+        """Return the opposite."""
+        return constant(tuple((~self.seen_mask).tolist()), device)
 
 
 def split_tasks(

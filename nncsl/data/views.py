@@ -5,9 +5,8 @@ pixels in batches, on the device. Neither looks at a batch, an order, a worker o
 pixels can be rendered again by the student instead of being stored.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import partial
 from itertools import permutations
 
 import numpy as np
@@ -15,9 +14,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from nncsl.data import colors, crops, framed
+from nncsl.data import colors, staged
 from nncsl.data.policy import KINDS, Crop, ViewPolicy
 from nncsl.data.rng import stream_key, uniforms
+from nncsl.data.staged import Cut, Sheet, Uncut
+from nncsl.transfer import ship
 
 __all__ = ["KINDS", "Crop", "ViewParameters", "ViewPolicy", "as_pixels", "draw", "make_views", "plain", "render"]
 
@@ -97,7 +98,32 @@ def draw(
     )
 
 
-@torch.no_grad()
+def prepare(
+    images: PixelArray,
+    parameters: ViewParameters,
+    policy: ViewPolicy,
+    kind: str,
+    *,
+    sizes: np.ndarray | None = None,
+    device: torch.device | str | None = None,
+) -> Iterator[Cut | Uncut]:
+    """Give chunks of views of uint8 images [n, H, W, C], as arrays for `staged.develop`, which is to run on `device`.
+
+    sizes: [n, 2] height and width of each image when they are padded at the bottom and right to a common shape.
+    """
+    sizes = _check(images, sizes, policy)
+    device = _device(images, device)
+    if len(parameters) != len(images):
+        raise ValueError(f"{len(images)} images need as many rows of parameters, got {len(parameters)}")
+    bottom, right = _cut_from(policy, kind, sizes).T
+    outside = (parameters.top + parameters.height > bottom) | (parameters.left + parameters.width > right)
+    if outside.any():
+        raise ValueError(f"crop outside of image {outside.nonzero()[0][0]}: were the parameters drawn for other sizes?")
+    chunk = staged.cut if device.type == "cpu" else staged.uncut
+    for place in _chunks(images, policy.crop(kind).size, device):
+        yield chunk(images[place], sizes[place], parameters[place], policy, kind, place)
+
+
 def render(
     images: PixelArray,
     parameters: ViewParameters,
@@ -109,32 +135,13 @@ def render(
 ) -> Tensor:
     """Pixels of views: uint8 images [n, H, W, C] -> normalized float32 [n, C, size, size] on `device`.
 
-    sizes: [n, 2] height and width of each image when they are padded at the bottom and right to a common shape.
+    Arguments as in `prepare`; a chunk is developed before the next one is prepared.
     """
-    sizes = _check(images, sizes, policy)
-    size, frame = policy.crop(kind).size, policy.frame(kind)
     device = _device(images, device)
-    if len(parameters) != len(images):
-        raise ValueError(f"{len(images)} images need as many rows of parameters, got {len(parameters)}")
-    bottom, right = _cut_from(policy, kind, sizes).T
-    outside = (parameters.top + parameters.height > bottom) | (parameters.left + parameters.width > right)
-    if outside.any():
-        raise ValueError(f"crop outside of image {outside.nonzero()[0][0]}: were the parameters drawn for other sizes?")
-    output = torch.empty(len(images), images.shape[3], size, size, dtype=torch.float32, device=device)
-    for chunk in _chunks(images, size, device):
-        chosen = parameters[chunk]
-        if frame is None:
-            levels = _crop(images[chunk], chosen, size, device)
-        else:
-            levels = framed.cut(
-                images[chunk], sizes[chunk], chosen.top, chosen.left, chosen.flip, size=size, frame=frame, device=device
-            )
-        if levels.shape[1] == 3:
-            _recolor(levels, chosen)
-        blurred = chosen.blur > 0
-        _update(levels, blurred, partial(crops.blur, sigma=chosen.blur[blurred]))
-        output[chunk] = levels
-    return _normalize(output, policy)
+    output = staged.empty(len(images), images.shape[3], policy, kind, device)
+    for chunk in prepare(images, parameters, policy, kind, sizes=sizes, device=device):
+        staged.develop(ship(chunk, device), policy, output)
+    return output
 
 
 def make_views(
@@ -153,6 +160,25 @@ def make_views(
     shapes = _check(images, sizes, policy)
     parameters = draw(policy, kind, seed=seed, task=task, ids=ids, slots=slots, sizes=shapes)
     return render(images, parameters, policy, kind, sizes=shapes, device=device)
+
+
+def stage_views(
+    images: np.ndarray,
+    ids: np.ndarray,
+    slots: np.ndarray,
+    *,
+    policy: ViewPolicy,
+    kind: str,
+    seed: int,
+    task: int,
+    sizes: np.ndarray | None = None,
+    device: torch.device | str = "cpu",
+) -> Sheet:
+    """Prepare what `make_views` would render, on the host: once its arrays are tensors, `staged.render` makes views."""
+    shapes = _check(images, sizes, policy)
+    parameters = draw(policy, kind, seed=seed, task=task, ids=ids, slots=slots, sizes=shapes)
+    chunks = prepare(images, parameters, policy, kind, sizes=shapes, device=device)
+    return Sheet(kind, (len(images), images.shape[3]), tuple(chunks))
 
 
 def plain(
@@ -215,43 +241,6 @@ def _crop_shapes(
     centered = np.zeros((n, 1), dtype=bool)
     centered[pending] = True
     return shape, centered
-
-
-def _crop(images: PixelArray, parameters: ViewParameters, size: int, device: torch.device) -> Tensor:
-    rows = crops.triangle_taps(parameters.top, parameters.height, size)
-    columns = crops.triangle_taps(parameters.left, parameters.width, size).reversed(parameters.flip)
-    return crops.resample(images, rows, columns, device)
-
-
-def _recolor(levels: Tensor, parameters: ViewParameters) -> None:
-    """Apply the color operations in place to the rows that drew them; levels: [n, 3, size, size]."""
-
-    def update(chosen: np.ndarray, operation: Callable[..., Tensor], *values: np.ndarray) -> None:
-        per_image = [torch.from_numpy(value[chosen]).float().view(-1, 1, 1, 1).to(levels.device) for value in values]
-        _update(levels, chosen, lambda rows: operation(rows, *per_image))
-
-    for stage in range(len(colors.JITTERS)):
-        for number, name in enumerate(colors.JITTERS):
-            chosen = parameters.jitter & (parameters.order[:, stage] == number)
-            update(chosen, getattr(colors, name), getattr(parameters, name))
-    update(parameters.gray, colors.gray)
-    update(parameters.solarize < 256, colors.solarize, parameters.solarize)
-    update(parameters.equalize, colors.equalize)
-
-
-def _update(levels: Tensor, chosen: np.ndarray, operation: Callable[[Tensor], Tensor]) -> None:
-    """Replace the chosen rows (bool [n]) by what the operation makes of them; the others cost nothing."""
-    if chosen.any():
-        rows = torch.from_numpy(chosen.nonzero()[0]).to(levels.device)
-        levels.index_copy_(0, rows, operation(levels.index_select(0, rows)))
-
-
-def _normalize(levels: Tensor, policy: ViewPolicy) -> Tensor:
-    mean, std = (
-        torch.tensor(values, dtype=torch.float32, device=levels.device)[:, None, None]
-        for values in (policy.mean, policy.std)
-    )
-    return levels.div_(255).sub_(mean).div_(std)
 
 
 def _chunks(images: PixelArray, size: int, device: torch.device) -> Iterator[slice]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from nncsl.data.rng import stream_key
 from nncsl.data.tasks import Task
 from nncsl.methods import schedules
 from nncsl.networks import Network, Outputs
+from nncsl.passes import Forward, together
 from nncsl.replay import Memory, Ranking
 
 
@@ -58,7 +60,8 @@ class Step(NamedTuple):
     """One step: what was drawn, its pixels, the old network's answers to what was asked of it, and where we are.
 
     targets: by the name of a group, rows [n, D] for those of its views that were asked about; forward: the network's
-    pass, in the memory that the run has; render: pixels of other views; memory: what is replayed in this task.
+    pass, in the memory that the run has; render: pixels of other views; memory: what is replayed in this task;
+    known: labels, by group, and notes: what the method noted of the batch, both where the pixels are.
     """
 
     batch: Batch
@@ -68,9 +71,11 @@ class Step(NamedTuple):
     phase: Phase
     now: Moment
     seed: int
-    forward: Callable[[Tensor], Outputs]
+    forward: Forward
     render: Render
     memory: Memory = Memory()
+    known: Mapping[str, Tensor] = MappingProxyType({})
+    notes: Mapping[str, Tensor] = MappingProxyType({})
 
     @property
     def progress(self) -> float:
@@ -84,8 +89,7 @@ class Step(NamedTuple):
 
     def see(self, *names: str) -> list[Outputs]:
         """Return the network's outputs for groups of one size, from one pass: they share a BatchNorm batch."""
-        pixels = [self.pixels[name] for name in names]
-        outputs = self.forward(pixels[0] if len(pixels) == 1 else torch.cat(pixels))
+        outputs = self.forward(together(self.pixels, names))
         sizes = [len(self.batch[name]) for name in names]
         return [Outputs(*rows) for rows in zip(*(part.split(sizes) for part in outputs), strict=True)]
 
@@ -99,7 +103,7 @@ class Step(NamedTuple):
         labels = self.batch[name].labels
         if labels is None:
             raise ValueError(f"the labels of group {name!r} are hidden")
-        return labels.to(self.pixels[name].device)
+        return self.known[name] if name in self.known else labels.to(self.pixels[name].device)
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,8 @@ class Method(nn.Module):
     remembers_first: ClassVar[bool] = False  # the memory takes in a task's images before its training, not after
     remembers_all: ClassVar[bool] = False  # every labeled image stays, whatever size of a memory is configured
     counted_apart: ClassVar[tuple[str, ...]] = ()  # modules whose bytes are told apart from the student's
+    draws_ahead: ClassVar[bool] = True  # `draw` and `notes` depend on nothing that a step changes
+    guessed: ClassVar[tuple[str, ...]] = ("large", "unlabeled")  # groups that losses may have guesses of
     # Phases after which `predict` is measured too, and by what name the accuracies over seen classes are kept.
     measured: ClassVar[Mapping[str, str]] = {}
 
@@ -141,6 +147,7 @@ class Method(nn.Module):
     def __init__(self, network: Network, config: Config, own: Any) -> None:
         super().__init__()
         self.network, self.config, self.own = network, config, own
+        self._fetched: dict[str, tuple[Tensor, int, Tensor]] = {}
 
     def phases(self, task: Task) -> list[Phase]:
         """Return the parts of a task's training, in order; default: one, with the configured schedule."""
@@ -172,6 +179,14 @@ class Method(nn.Module):
     def draw(self, draws: Draws, now: Moment) -> Batch:
         """Return the groups of views of one step."""
         raise TypeError(f"{type(self).__name__} has to define draw()")
+
+    def notes(self, batch: Batch, task: Task) -> dict[str, np.ndarray]:
+        """Return what the losses need to know of a batch besides labels: rows to choose, labels renumbered, ...
+
+        All of it is known on the host before the device begins. It travels with the batch and is found in
+        ``step.notes``: a loss that makes its own masks and copies waits for the device at each of them.
+        """
+        return {}
 
     def losses(self, step: Step) -> Losses:
         """Return the losses of one step."""
@@ -215,8 +230,23 @@ class Method(nn.Module):
 
     def seen_logits(self, features: Tensor, task: Task) -> Tensor:
         """Return the head's logits [n, C] of features [n, F], unseen classes at minus infinity."""
-        seen = torch.from_numpy(task.seen_mask).to(features.device)
-        return networks.mask_unseen(self.network.head(features), seen)
+        return self.network.head(features).masked_fill(task.unseen_on(features.device), float("-inf"))
+
+    def on_host(self, name: str) -> Tensor:
+        """Return a buffer as the host sees it, fetched again only when it has changed: steps are drawn from these."""
+        buffer = getattr(self, name)
+        known = self._fetched.get(name)
+        if known is None or known[0] is not buffer or known[1] != buffer._version:
+            self._fetched[name] = known = (buffer, buffer._version, buffer.to("cpu", copy=True))
+        return known[2]
+
+    def uncaptured(self) -> str:
+        """Return why no step can stand for the next ones; "" where only the contents of ``step``'s tensors differ.
+
+        Then :mod:`nncsl.graphs` may replay one: `losses` runs once, and numbers that it computes on the host or random
+        ones that it draws stay as they were then.
+        """
+        return f"{type(self).__name__} does not say that its steps are all alike"
 
     def load_buffers(self, state: Mapping[str, Tensor], prefix: str = "") -> None:
         """Take the method's own buffers as they were saved: of another size, not there yet, or gone since."""

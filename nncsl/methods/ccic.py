@@ -98,6 +98,13 @@ class CCIC(Method):
             batch["old"] = draws.views("weak", old, now, 1, others[: len(old)])
         return batch
 
+    def notes(self, batch: Batch, task: Task) -> dict[str, np.ndarray]:
+        old = batch["labeled"].old
+        return {"new": np.flatnonzero(~old), "old": np.flatnonzero(old)}
+
+    def uncaptured(self) -> str:
+        return "ccic draws its mixed images within a step"
+
     def losses(self, step: Step) -> Losses:
         own, labels = self.own, step.labels("labeled")
         targets = self._targets(step)
@@ -106,11 +113,12 @@ class CCIC(Method):
         labeled, unlabeled = mixed.split([len(labels), len(targets)])
 
         logits = self.seen_logits(step.forward(labeled).features, step.task)
-        old = torch.from_numpy(step.batch["labeled"].old).to(labels.device)
         parts = {}
         if own.stream_every_step or np.isin(step.batch["unlabeled"].keys.ids, step.task.labeled).any():
-            parts["stream"] = objectives.lin_loss(logits[~old], labels[~old])
-        if bool(old.any()):
+            new = step.notes["new"]
+            parts["stream"] = objectives.lin_loss(logits[new], labels[new])
+        if len(step.notes["old"]):
+            old = step.notes["old"]
             parts["memory"] = objectives.lin_loss(logits[old], labels[old])
         guessing = self.seen_logits(step.forward(unlabeled).features, step.task)
         scores = mixmatch.class_scores(guessing, softmax=own.softmax_unlabeled)

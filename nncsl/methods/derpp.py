@@ -56,30 +56,36 @@ class DERpp(Finetune):
                 batch[name] = draws.labeled_views(kind, ids, now, 1, moments)
         return batch
 
+    def notes(self, batch: Batch, task: Task) -> dict[str, np.ndarray]:
+        if "logit_replay" not in batch or not len(self.stored_ids):
+            return {}
+        return {"stored": self.rows(batch["logit_replay"].keys.ids)}
+
+    def uncaptured(self) -> str:
+        return ""
+
     def losses(self, step: Step) -> Losses:
         logits = {name: self.logits(*step.see(name)) for name in step.batch}  # a pass each: statistics of their own
         parts = {"lin": slice_loss(logits["labeled"], step.labels("labeled"), step.task.seen)}
         if "label_replay" in logits:
             parts["replay"] = slice_loss(logits["label_replay"], step.labels("label_replay"), step.task.seen)
         if "logit_replay" in logits and len(self.stored_ids):
-            parts["logits"] = F.mse_loss(logits["logit_replay"], self.recall(step.batch["logit_replay"].keys.ids))
+            parts["logits"] = F.mse_loss(logits["logit_replay"], self.stored_logits[step.notes["stored"]])
         return Losses(weighted_sum(parts, {"lin": 1.0, "logits": self.own.alpha, "replay": self.own.beta}), parts)
 
     def end(self, task: Task, memory: Memory, render: Render) -> None:
         """Drop the logits of images that have left the memory, take in those of new ones."""
         new = np.isin(memory.labels, task.classes)
-        kept = self.rows(memory.ids[~new])
+        kept = self.here(self.rows(memory.ids[~new]))
         logits = torch.cat([self.stored_logits[kept], self.logits_of_images(memory.ids[new], render)])
         self.register_buffer("stored_ids", torch.cat([self.stored_ids[kept], self.here(memory.ids[new])]))
         self.register_buffer("stored_logits", logits)
 
-    def rows(self, ids: np.ndarray) -> Tensor:
+    def rows(self, ids: np.ndarray) -> np.ndarray:
         """Return where the images, all of which have to be there, stand in the store: int64 [n]."""
-        return (self.here(ids)[:, None] == self.stored_ids).nonzero()[:, 1]
-
-    def recall(self, ids: np.ndarray) -> Tensor:
-        """Return the stored logits of images [n, C]."""
-        return self.stored_logits[self.rows(ids)]
+        stored = self.on_host("stored_ids").numpy()
+        order = np.argsort(stored)
+        return order[np.searchsorted(stored, ids, sorter=order)] if len(ids) else ids
 
     def here(self, values: np.ndarray) -> Tensor:
         """Return the same values where the store is."""

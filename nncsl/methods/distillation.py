@@ -1,6 +1,6 @@
 """What NNCSL keeps of the old network: its neighbourhoods (NND) or, for comparison, its logits or its projections.
 
-Every loss takes the step, the method, and the network's outputs of the unlabeled views (large, small) and the supports.
+Every loss takes the step, the method, and what the network made of the views.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,41 +16,51 @@ from nncsl.data.tasks import Task
 from nncsl.methods.base import Answer, Asked, Step, head_logits, unit_projections
 from nncsl.networks import Outputs
 from nncsl.replay import Memory
+from nncsl.transfer import constant
 
 
-def neighbors(step: Step, method: Any, views: Sequence[Outputs], supports: Outputs) -> Tensor:
+class Seen(NamedTuple):
+    """The network's outputs of the unlabeled views (large, small), their projections [views * N, D], and those of the
+    old supports [K, D], if there are any."""
+
+    views: Sequence[Outputs]
+    queries: Tensor
+    supports: Tensor | None
+
+
+def neighbors(step: Step, method: Any, seen: Seen) -> Tensor:
     """L_NND: the old supports vote for every view as they did in the old network."""
     config, old = method.config, step.task.old
-    remembered = torch.from_numpy(step.batch["supports"].old).to(supports.projections.device)
+    assert seen.supports is not None
     return kernels.nnd_loss(
-        torch.cat([view.projections for view in views]),
-        supports.projections[remembered],
+        seen.queries,
+        seen.supports,
         _answers(step),
         step.targets["supports"],
-        objectives.positions(step.labels("supports")[remembered], old),
+        step.notes["old labels"],
         num_classes=len(old),
         temperature=config.tau,
         smoothing=config.smoothing,
     )
 
 
-def logits(step: Step, method: Any, views: Sequence[Outputs], supports: Outputs) -> Tensor:
+def logits(step: Step, method: Any, seen: Seen) -> Tensor:
     """Softened logits of the old classes."""
-    old = list(step.task.old)
-    found = method.network.head(torch.cat([view.features for view in views]).float())[:, old]
+    features = torch.cat([view.features for view in seen.views])
+    old = constant(step.task.old, features.device)
+    found = method.network.head(features.float())[:, old]
     return objectives.kd_loss(found, _answers(step)[:, old], method.config.kd_temperature)
 
 
-def projections(step: Step, method: Any, views: Sequence[Outputs], supports: Outputs) -> Tensor:
+def projections(step: Step, method: Any, seen: Seen) -> Tensor:
     """A linear map of the student's projections meets the teacher's."""
-    found = torch.cat([view.projections for view in views])
-    return objectives.feature_loss(method.feature_map(F.normalize(found.float(), dim=-1)), _answers(step))
+    return objectives.feature_loss(method.feature_map(F.normalize(seen.queries.float(), dim=-1)), _answers(step))
 
 
 class Distillation(NamedTuple):
     """A loss, and what the old network is asked for it: of all unlabeled views, and perhaps of the old supports."""
 
-    loss: Callable[[Step, Any, Sequence[Outputs], Outputs], Tensor]
+    loss: Callable[[Step, Any, Seen], Tensor]
     answer: Answer
     unit: bool = True
     compares_supports: bool = False

@@ -33,6 +33,9 @@ class ERACE(Finetune):
             batch[name] = draws.labeled_views(self.own.views, ids, now, 1, moments)
         return batch
 
+    def uncaptured(self) -> str:
+        return ""
+
     def losses(self, step: Step) -> Losses:
         (stream,) = step.see("labeled")
         current = slice_loss(self.network.head(stream.features), step.labels("labeled"), step.task.classes)

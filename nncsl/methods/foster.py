@@ -18,6 +18,7 @@ from nncsl.methods import schedules
 from nncsl.methods.base import Answer, Asked, Losses, Method, Phase, Step, head_logits
 from nncsl.networks import Network
 from nncsl.replay import Memory, Ranking
+from nncsl.transfer import constant
 
 TEMPERATURE = 2.0
 SHARES = {"boost": 170 / 300, "compress": 130 / 300}  # of the steps of a task after the first
@@ -113,6 +114,9 @@ class FOSTER(Method):
         ids = draws.merged(now, self.config.labeled_batch)
         return {"labeled": draws.labeled_views(self.own.views, ids, now, 1)}
 
+    def uncaptured(self) -> str:
+        return ""
+
     def losses(self, step: Step) -> Losses:
         (outputs,) = step.see("labeled")
         labels = objectives.positions(step.labels("labeled"), step.task.seen)
@@ -141,7 +145,7 @@ class FOSTER(Method):
         """Return the weights [S] of the seen classes, by their images in the training set."""
         labels = np.concatenate([step.task.labels, step.memory.labels])
         counts = np.bincount(labels, minlength=step.task.num_classes)[list(step.task.seen)]
-        return class_weights(torch.from_numpy(counts), beta).to(self.seen.device, torch.float32)
+        return constant(tuple(class_weights(torch.from_numpy(counts), beta).tolist()), self.seen.device, torch.float32)
 
     def rank(self, task: Task, memory: Memory, answers: Callable[[np.ndarray, Answer], Tensor]) -> Ranking:
         if self.config.memory_selection == "random" or not self.config.memory:

@@ -17,6 +17,7 @@ from nncsl.errors import ConfigError
 from nncsl.methods import schedules
 from nncsl.methods.base import Losses, Method, Phase, Step
 from nncsl.networks import Network
+from nncsl.transfer import send
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,9 @@ class GDumb(Method):
         ids = draws.in_turn(np.sort(draws.memory.ids), now, self.own.batch, "memory")
         return {"labeled": draws.labeled_views(self.own.views, ids, now, 1)}
 
+    def uncaptured(self) -> str:
+        return "gdumb draws its mixed images within a step"
+
     def losses(self, step: Step) -> Losses:
         images, labels = step.pixels["labeled"], step.labels("labeled")
         mix = draw_mix(images, self.own.cutmix, step.generator("cutmix"))
@@ -111,7 +115,7 @@ def draw_mix(images: Tensor, probability: float, generator: torch.Generator) -> 
     chance, own = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
     height, width = images.shape[2:]
     center = [int(torch.randint(side, (), generator=generator)) for side in (height, width)]
-    partners = torch.randperm(len(images), generator=generator).to(images.device)
+    partners = send(torch.randperm(len(images), generator=generator), images.device)
     if chance >= probability:
         return Mix(images, partners, 1.0)
     return paste(images, partners, box(height, center[0], own), box(width, center[1], own))

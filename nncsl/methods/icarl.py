@@ -19,6 +19,7 @@ from nncsl.methods.supervised import ER, SupervisedSettings
 from nncsl.networks import Network
 from nncsl.passes import inference_batch
 from nncsl.replay import Memory, Ranking
+from nncsl.transfer import constant
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,9 @@ class ICaRL(ER):
     def draw(self, draws: Draws, now: Moment) -> Batch:
         ids = draws.merged(now, self.config.labeled_batch)
         return {"labeled": draws.labeled_views(self.own.views, ids, now, 1)}
+
+    def uncaptured(self) -> str:
+        return ""
 
     def losses(self, step: Step) -> Losses:
         (outputs,) = step.see("labeled")
@@ -111,7 +115,7 @@ def binary_loss(logits: Tensor, labels: Tensor, old: tuple[int, ...], answers: T
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     targets = F.one_hot(labels, logits.shape[1]).to(logits.dtype)
     if answers is not None:
-        targets[:, list(old)] = answers.to(logits.dtype)
+        targets[:, constant(old, logits.device)] = answers.to(logits.dtype)
     return F.binary_cross_entropy_with_logits(logits, targets)
 
 

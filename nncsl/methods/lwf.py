@@ -10,8 +10,10 @@ from nncsl import objectives
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
 from nncsl.methods.base import Asked, Losses, Phase, Step, head_logits
+from nncsl.methods.slices import slice_loss
 from nncsl.methods.supervised import Finetune, SupervisedSettings
 from nncsl.replay import Memory
+from nncsl.transfer import constant
 
 WARM_UP = "warm-up"
 
@@ -64,6 +66,9 @@ class LwF(Finetune):
 
         return {"labeled": Asked("plain", task.labeled, old_logits, role="support", unit=False)}
 
+    def uncaptured(self) -> str:
+        return ""
+
     def losses(self, step: Step) -> Losses:
         if step.phase.name == WARM_UP:
             return self._warm_up_losses(step)
@@ -72,7 +77,7 @@ class LwF(Finetune):
         (outputs,) = step.see("labeled")
         logits = self.seen_logits(outputs.features, step.task)
         lin = objectives.lin_loss(logits, step.labels("labeled"))
-        old = logits[:, list(step.task.old)]
+        old = logits[:, constant(step.task.old, logits.device)]
         kd = objectives.softened_loss(old, step.targets["labeled"], self.own.temperature)
         return Losses(lin + self.own.strength * kd, {"lin": lin, "kd": kd})
 
@@ -81,6 +86,5 @@ class LwF(Finetune):
         with torch.no_grad():
             (outputs,) = step.see("labeled")
         current = step.task.classes
-        logits = self.network.head(outputs.features)[:, list(current)]
-        lin = objectives.lin_loss(logits, objectives.positions(step.labels("labeled"), current))
+        lin = slice_loss(self.network.head(outputs.features), step.labels("labeled"), current)
         return Losses(lin, {"lin": lin})

@@ -6,11 +6,13 @@ Losses are computed in fp32 or better, whatever the network computes in.
 import torch
 from torch import Tensor
 
+from nncsl.transfer import send
+
 
 def mixup(images: Tensor, alpha: float, generator: torch.Generator) -> Tensor:
     """Mix every image with one of a shuffle of all [n, ...]: l x + (1 - l) x', l >= 1/2, so that each stays itself."""
-    partners = images[torch.randperm(len(images), generator=generator).to(images.device)]
-    weights = mixing_weights(len(images), alpha, generator).to(images)
+    partners = images[send(torch.randperm(len(images), generator=generator), images.device)]
+    weights = send(mixing_weights(len(images), alpha, generator).to(images.dtype), images.device)
     return partners.lerp(images, weights.view(-1, *[1] * (images.ndim - 1)))
 
 
@@ -69,7 +71,7 @@ def margin_loss(embeddings: Tensor, labels: Tensor, hardest: int, margin: float,
 
 def contrast_loss(new: Tensor, old: Tensor, hardest: int, margin: float) -> Tensor:
     """Return the mean of max(0, margin - d) over images of both sides, [n, F] and [m, F], and their nearest across."""
-    sides = torch.cat([torch.zeros(len(new)), torch.ones(len(old))]).to(new.device)
+    sides = torch.cat([torch.zeros(len(new), device=new.device), torch.ones(len(old), device=new.device)])
     return margin_loss(torch.cat([new, old]), sides, hardest, margin, attract=False)
 
 

@@ -57,6 +57,9 @@ class OEWC(Finetune):
         network = self.network
         return [p for module in (network.stem, network.blocks, network.head) for p in module.parameters()]
 
+    def uncaptured(self) -> str:
+        return ""
+
     def losses(self, step: Step) -> Losses:
         labeled = super().losses(step)
         if not step.task.old:

@@ -25,6 +25,7 @@ from nncsl.methods.ordisco_losses import chosen, consistency_loss, generator_los
 from nncsl.methods.ordisco_settings import ORDisCoSettings
 from nncsl.networks import Network
 from nncsl.replay import Memory
+from nncsl.transfer import send
 
 _SAMPLES = 20  # of each class, kept after each task
 
@@ -75,6 +76,9 @@ class ORDisCo(Method):
             batch[f"{name}labeled"] = draws.labeled_views("weak", known, now, views, moments)
             batch[f"{name}unlabeled"] = draws.views("weak", unknown, now, views, moments)
         return batch
+
+    def uncaptured(self) -> str:
+        return "ordisco updates its discriminator within a step, by weights that change"
 
     def losses(self, step: Step) -> Losses:
         own, task, now = self.own, step.task, self.passed(step.task, step.progress)
@@ -134,7 +138,7 @@ class ORDisCo(Method):
     def make(self, step: Step, name: str) -> tuple[Tensor, Tensor]:
         """Return a batch of generated images in [-1, 1] and their classes, uniform over those seen."""
         count, random, seen = self.config.labeled_batch, step.generator(name), torch.tensor(step.task.seen)
-        classes = seen[torch.randint(len(seen), (count,), generator=random)].to(step.pixels["labeled"].device)
+        classes = send(seen[torch.randint(len(seen), (count,), generator=random)], step.pixels["labeled"].device)
         return self.generator(self.generator.noise(count, random), classes), classes
 
     def classify(self, step: Step, images: Tensor) -> Tensor:
@@ -145,7 +149,7 @@ class ORDisCo(Method):
     def average_logits(self, images: Tensor, task: Task) -> Tensor:
         """Return those of its running average, which sees statistics of its own."""
         logits = self.average.head(self.average(images).features)
-        return at_least_single(networks.mask_unseen(logits, torch.from_numpy(task.seen_mask).to(logits.device)))
+        return at_least_single(networks.mask_unseen(logits, task.seen_on(logits.device)))
 
     def passed(self, task: Task, progress: float) -> float:
         """Return which part of the whole run is over, at a part of a task."""

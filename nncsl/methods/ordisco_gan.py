@@ -10,6 +10,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 from nncsl.data.policy import ViewPolicy
 from nncsl.errors import ConfigError
 from nncsl.methods.ordisco_losses import drift, flat, importance
+from nncsl.transfer import constant, send
 
 _SMALLEST = 4  # pixels that the generator begins with
 
@@ -74,7 +75,8 @@ class Generator(nn.Module):
 
     def noise(self, count: int, generator: torch.Generator) -> Tensor:
         """Return z [count, latent] from a generator on the host, where the weights are and of their type."""
-        return torch.randn(count, self.first.in_features, generator=generator).to(self.first.weight)
+        weight = self.first.weight
+        return send(torch.randn(count, self.first.in_features, generator=generator).to(weight.dtype), weight.device)
 
 
 class Halving(nn.Module):
@@ -141,5 +143,5 @@ def to_normalized(images: Tensor, policy: ViewPolicy) -> Tensor:
 
 
 def _normalization(policy: ViewPolicy, images: Tensor) -> tuple[Tensor, Tensor]:
-    mean, std = (images.new_tensor(values)[:, None, None] for values in (policy.mean, policy.std))
+    mean, std = (constant(v, images.device, images.dtype)[:, None, None] for v in (policy.mean, policy.std))
     return mean, std

@@ -42,6 +42,7 @@ class PseudoER(PAWS, ER):
     """
 
     measured: ClassVar[Mapping[str, str]] = {"paws": "labeler_accuracy"}
+    guessed: ClassVar[tuple[str, ...]] = ("large", "labeled")
     resting: Network
     labels: Tensor  # of the task's images, int64 [n]: true ones where they are known, guesses elsewhere
     kept: Tensor  # the learner's memory, int64 [m]: images of earlier tasks, and the labels that they had then
@@ -97,9 +98,15 @@ class PseudoER(PAWS, ER):
         new = draws.choose(np.arange(len(images)), now, size, "stream")
         old = draws.choose(np.arange(len(self.kept)), now, size, "memory")
         ids = np.concatenate([images[new], self.keeps()[old]])
-        labels = torch.cat([self.labels[torch.from_numpy(new)], self.kept_labels[torch.from_numpy(old)]])
+        labels = torch.cat([self.on_host("labels")[new], self.on_host("kept_labels")[old]])
         group = draws.views(self.own.views, ids, now, 1, old=np.arange(len(ids)) >= len(new))
-        return {"labeled": replace(group, labels=labels.cpu())}
+        return {"labeled": replace(group, labels=labels)}
+
+    def notes(self, batch: Batch, task: Task) -> dict[str, np.ndarray]:
+        return super().notes(batch, task) if "large" in batch else {}
+
+    def uncaptured(self) -> str:
+        return ""
 
     def losses(self, step: Step) -> Losses:
         if step.phase.name == "paws":
@@ -126,4 +133,4 @@ class PseudoER(PAWS, ER):
         self.labels = self.labels[:0].clone()
 
     def keeps(self) -> np.ndarray:
-        return self.kept.cpu().numpy()
+        return self.on_host("kept").numpy()

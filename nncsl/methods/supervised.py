@@ -58,6 +58,9 @@ class Finetune(Method):
             ids = np.concatenate([ids, draws.remembered(now, size)])
         return {"labeled": draws.labeled_views(self.own.views, ids, now, 1)}
 
+    def uncaptured(self) -> str:
+        return ""
+
     def losses(self, step: Step) -> Losses:
         (outputs,) = step.see("labeled")
         loss = objectives.lin_loss(self.seen_logits(outputs.features, step.task), step.labels("labeled"))

@@ -22,6 +22,7 @@ from nncsl.methods.base import Losses, Step
 from nncsl.methods.derpp import DERpp, DERppSettings, weighted_sum
 from nncsl.networks import Network
 from nncsl.replay import Memory
+from nncsl.transfer import constant, send
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,31 @@ class XDER(DERpp):
             batch["contrast"] = draws.labeled_views("strong", ids, now, own.contrast_views)
         return batch
 
+    def notes(self, batch: Batch, task: Task) -> dict[str, np.ndarray]:
+        """Return, of both memory batches, where each image first stands, and rows of the store that are met again."""
+        found, stored = super().notes(batch, task), len(self.stored_ids) > 0
+        if "logit_replay" in batch:
+            both = np.concatenate([batch[name].keys.ids for name in ("logit_replay", "label_replay")])
+            ids, found["distinct"] = np.unique(both, return_index=True)
+            if stored:
+                found["distinct stored"] = self.rows(ids)
+        if "contrast" in batch and stored:
+            images = len(batch["contrast"]) // self.own.contrast_views
+            old = np.flatnonzero(batch["contrast"].old[:images])
+            found["old"], found["old stored"] = old, self.rows(batch["contrast"].keys.ids[old])
+        return found
+
+    def uncaptured(self) -> str:
+        return "xder draws which logits it renews within a step"
+
     def losses(self, step: Step) -> Losses:
         task, own = step.task, self.own
         labels = step.labels("labeled")
         logits = self.uncounted(step, "labeled") if task.index else self.logits(*step.see("labeled"))
         parts = {"lin": slices.slice_loss(logits, labels, task.classes)}
         if own.past_constraint and task.old:
-            excess = slices.past_excess(logits[:, list(task.seen)], len(task.old), own.margin)
+            seen = constant(task.seen, logits.device)
+            excess = slices.past_excess(logits[:, seen], len(task.old), own.margin)
             parts["past"] = slices.mean_of_positive(excess)
         if "logit_replay" in step.batch:
             replayed, replayed_labels, replay_parts = self.replay(step)
@@ -107,22 +126,20 @@ class XDER(DERpp):
     def replay(self, step: Step) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return logits [n, C], labels [n] of all images in two memory batches, and their losses; renew their store."""
         task, names = step.task, ("logit_replay", "label_replay")
-        first, second = (step.batch[name].keys.ids for name in names)
+        count, distinct = len(step.batch["logit_replay"]), step.notes["distinct"]
         # Running statistics count this pass alone: past tasks' images, and as many of this task as of each of those.
         company = step.pixels["labeled"][: self.config.labeled_batch // task.index]
-        by_logits = self.logits(step.forward(torch.cat([step.pixels["logit_replay"], company])))[: len(first)]
+        by_logits = self.logits(step.forward(torch.cat([step.pixels["logit_replay"], company])))[:count]
         by_labels = self.uncounted(step, "label_replay")
         parts = {"replay": slices.slice_loss(by_labels, step.labels("label_replay"), task.old)}
-        ids, place = np.unique(np.concatenate([first, second]), return_index=True)
-        logits = torch.cat([by_logits, by_labels])[self.here(place)]
-        labels = torch.cat([step.labels(name) for name in names])[self.here(place)]
+        logits = torch.cat([by_logits, by_labels])[distinct]
+        labels = torch.cat([step.labels(name) for name in names])[distinct]
         if len(self.stored_ids):
-            parts["logits"] = F.mse_loss(by_logits, self.recall(first))
-            rows = self.rows(ids)
+            parts["logits"] = F.mse_loss(by_logits, self.stored_logits[step.notes["stored"]])
+            rows = step.notes["distinct stored"]
             self.counters[rows] += 1
-            chance = torch.rand(len(rows), generator=step.generator("renewal")).to(rows.device)
-            chosen = chance * self.counters[rows] < 1
-            self.renew(rows[chosen], labels[chosen], logits[chosen], self.slices[task.index :])
+            chance = send(torch.rand(len(rows), generator=step.generator("renewal")), rows.device)
+            self.renew(rows, labels, logits, self.slices[task.index :], chance * self.counters[rows] < 1)
         return logits, labels, parts
 
     def contrast(self, step: Step) -> dict[str, Tensor]:
@@ -132,24 +149,28 @@ class XDER(DERpp):
         labels = step.labels("contrast")
         parts = {"contrast": slices.supervised_contrast(vectors, labels, self.own.contrast_temperature)}
         images = len(group) // self.own.contrast_views
-        old = group.old[:images]
-        if self.own.distance_weight and old.any() and len(self.stored_ids):
-            by_view = vectors.unflatten(1, (-1, images))[:, :, self.here(old)]  # [slices, views, remembered, k]
-            stored = self.recall(group.keys.ids[:images][old])[:, future].transpose(0, 1)
+        if self.own.distance_weight and len(step.notes.get("old", ())):
+            by_view = vectors.unflatten(1, (-1, images))[:, :, step.notes["old"]]  # [slices, views, remembered, k]
+            stored = self.stored_logits[step.notes["old stored"]][:, future].transpose(0, 1)
             parts["distance"] = slices.distance_loss(by_view, stored[:, None])
         return parts
 
     @torch.no_grad()
-    def renew(self, rows: Tensor, labels: Tensor, logits: Tensor, those: Tensor) -> None:
-        """Overwrite slices ``those`` [s, k] of the store's rows [n] by logits [n, C], none above that of labels [n]."""
-        own, classes = self.stored_logits[rows, labels], those.flatten()
-        self.stored_logits[rows[:, None], classes] = slices.shrunk(logits[:, classes], own, self.own.shrink)
+    def renew(self, rows: Tensor, labels: Tensor, logits: Tensor, those: Tensor, chosen: Tensor | None = None) -> None:
+        """Overwrite slices ``those`` [s, k] of the store's rows [n] by logits [n, C], none above that of labels [n].
+
+        chosen: bool [n], where the others stay as they are; to leave them out would wait for their number.
+        """
+        own, place = self.stored_logits[rows, labels], (rows[:, None], those.flatten())
+        renewed = slices.shrunk(logits[:, place[1]], own, self.own.shrink)
+        kept = renewed if chosen is None else torch.where(chosen[:, None], renewed, self.stored_logits[place])
+        self.stored_logits[place] = kept.to(self.stored_logits.dtype)
 
     def end(self, task: Task, memory: Memory, render: Render) -> None:
         super().end(task, memory, render)
         if task.old:
             old = np.isin(memory.labels, task.old)
-            rows, labels = self.rows(memory.ids), self.here(memory.labels)
+            rows, labels = self.here(self.rows(memory.ids)), self.here(memory.labels)
             known, new = self.here(old), self.here(~old)
             inserted, again = self.stored_logits[rows[new]], self.logits_of_images(memory.ids[old], render)
             self.renew(rows[new], labels[new], inserted, self.slices[: task.index])

@@ -4,19 +4,20 @@ What autograd keeps for the backward pass is most of a run's memory. Here the fo
 backward pass computes the rest again, so that a step's losses, and the loop around them, need not know of it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nncsl.networks import Network, Outputs
 
-# Images [n, C, H, W] to their features and projections.
-Forward = Callable[[Tensor], Outputs]
+# Images [n, C, H, W] (what `together` gives) to their features and projections.
+Forward = Callable[[Any], Outputs]
 Spill = Literal["device", "host", "disk"]
 Piece = Callable[[Tensor], tuple[Tensor, ...]]
 _BatchNorm = nn.modules.batchnorm._BatchNorm
@@ -48,11 +49,25 @@ def forward(network: Network, passes: Passes) -> Forward:
     from nncsl.passes import batchnorm
 
     def in_micro_batches(images: Tensor) -> Outputs:
-        if _trains_batchnorm(network):  # asked in every pass: a method may change modes within a step
-            return batchnorm.forward(network, images, passes)
+        if trains_batchnorm(network):  # asked in every pass: a method may change modes within a step
+            return batchnorm.forward(network, [images], passes)
         return Outputs(*_replay(whole, network, images, passes.micro_batch))
 
     return in_micro_batches
+
+
+def together(pixels: Mapping[str, Tensor], names: Sequence[str]) -> Any:
+    """Return groups of images of one size as one batch for a pass: a tensor, or this process's share of the rows."""
+    if hasattr(pixels, "share"):  # a batch that is run in units
+        return pixels.share(names)
+    return pixels[names[0]] if len(names) == 1 else torch.cat([pixels[name] for name in names])
+
+
+def answers(pixels: Mapping[str, Tensor], name: str, rows: np.ndarray, answer: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return ``answer`` on the chosen rows (bool [n]) of a group, without gradient."""
+    if hasattr(pixels, "answers"):
+        return pixels.answers(name, rows, answer)
+    return answer(pixels[name][torch.from_numpy(rows).to(pixels[name].device)])
 
 
 def in_parts(answer: Callable[[Tensor], Tensor], images: Tensor, size: int) -> Tensor:
@@ -73,14 +88,15 @@ def inference_batch(network: Network, size: int) -> int:
     return min(256, max(16, 2**21 // (first.out_channels * side**2)))
 
 
-def _trains_batchnorm(network: Network) -> bool:
+def trains_batchnorm(network: Network) -> bool:
+    """Tell whether images of a batch meet: in any BatchNorm that takes its statistics from them."""
     return any(module.training for module in network.modules() if isinstance(module, _BatchNorm))
 
 
 def _recomputed(network: Network, images: Tensor) -> Outputs:
     x = network.prepare(images)
     for piece in (network.stem, *network.blocks):
-        (x,) = _replay(lambda part, piece=piece: (piece(part),), piece, x, len(x))  # type: ignore[misc]
+        (x,) = _replay(lambda part, piece=piece: (piece(part),), piece, x, len(x) or 1)  # type: ignore[misc]
     return network.finish(x)
 
 
@@ -108,7 +124,7 @@ class _Replay(torch.autograd.Function):
         wanted = [k for k, gradient in enumerate(gradients) if gradient is not None]
         collected = []
         with statistics_untouched(ctx.owner):
-            for start in range(0, len(x) if wanted else 0, ctx.size):
+            for start in range(0, max(1, len(x)) if wanted else 0, ctx.size):  # no images: gradients of zero
                 part = x[start : start + ctx.size].detach().requires_grad_(ctx.needs_input_grad[3])
                 with torch.enable_grad(), torch.autocast(x.device.type, **ctx.autocast):
                     outputs = ctx.piece(part)

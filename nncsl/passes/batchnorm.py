@@ -11,7 +11,7 @@ BatchNorm's gradient is  dz = w / std * (dy - s / n - xhat * p / n) : the first 
 available per micro-batch; s and p are the gradients of bias and weight, complete once the segment is through.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,9 +21,8 @@ from torch.nn import functional as F
 
 from nncsl.networks import Block, Network, Outputs
 from nncsl.passes import Passes, autocast_state
+from nncsl.passes.moments import BatchNorm, Moments, OneUnit, Statistics, Units, merge
 from nncsl.passes.spill import Store, open_store
-
-BatchNorm = nn.modules.batchnorm._BatchNorm
 
 
 class Segment(NamedTuple):
@@ -34,18 +33,13 @@ class Segment(NamedTuple):
     run: Callable[..., tuple[Tensor, ...]]
 
 
-class Statistics(NamedTuple):
-    """Of the whole batch, per channel: mean, variance, and the number of values."""
+def forward(network: Network, images: Sequence[Tensor], passes: Passes, units: Units | None = None) -> Outputs:
+    """Return ``network`` of the images of this process's units, with BatchNorm that trains on those of all units.
 
-    mean: Tensor
-    variance: Tensor
-    values: int
-
-
-def forward(network: Network, images: Tensor, passes: Passes) -> Outputs:
-    """``network(images)`` with activations of ``passes.micro_batch`` images at a time; BatchNorm has to be training."""
+    Activations are those of ``passes.micro_batch`` images at a time; 0: of a unit.
+    """
     anchor = next(network.parameters())  # autograd skips functions without an input that needs a gradient
-    return Outputs(*_Staged.apply(network, images, passes, anchor))
+    return Outputs(*_Staged.apply(network, images, passes, units or OneUnit(), anchor))
 
 
 def cut(network: Network) -> tuple[list[Segment], dict[str, BatchNorm]]:
@@ -97,14 +91,18 @@ def _pool(join: Callable[..., Tensor], layer: nn.Module, *values: Tensor) -> tup
 
 class _Staged(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, network: Network, images: Tensor, passes: Passes, anchor: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, network: Network, images: Sequence[Tensor], passes: Passes, units: Units, anchor: Tensor
+    ) -> tuple[Tensor, ...]:
         segments, norms = cut(network)
-        parts = list(images.split(passes.micro_batch))
-        store = open_store(passes.spill, images.device, passes.folder)
+        parts = [
+            (u, part) for u, whole in enumerate(images) for part in whole.split(passes.micro_batch or len(whole) or 1)
+        ]
+        store = open_store(passes.spill, anchor.device, passes.folder)
         statistics: dict[str, Statistics] = {}
         for segment in segments:
-            moments = {name: _Moments() for name in segment.writes if name in norms}
-            for k, part in enumerate(parts):
+            moments = {name: [Moments() for _ in images] for name in segment.writes if name in norms}
+            for k, (unit, part) in enumerate(parts):
                 values = [part if name == "images" else store.get((name, k)) for name in segment.reads]
                 normalized = [
                     _normalize(value, norms.get(name), statistics.get(name))
@@ -113,12 +111,13 @@ class _Staged(torch.autograd.Function):
                 for name, value in zip(segment.writes, segment.run(*normalized), strict=True):
                     store.put((name, k), value)
                     if name in moments:
-                        moments[name].add(value)
+                        moments[name][unit].add(value)
             for name, found in moments.items():
-                statistics[name] = found.finish(norms[name])
+                statistics[name] = merge(found, units).finish(norms[name])
         ctx.segments, ctx.norms, ctx.statistics, ctx.store = segments, norms, statistics, store
-        ctx.size, ctx.autocast = passes.micro_batch, autocast_state(images.device)
-        ctx.save_for_backward(images)
+        ctx.units, ctx.count, ctx.autocast = units, len(images), autocast_state(anchor.device)
+        ctx.of = [unit for unit, _ in parts]
+        ctx.save_for_backward(*(part for _, part in parts))
         ctx.set_materialize_grads(False)
         return tuple(
             torch.cat([store.take((name, k)) for k in range(len(parts))]) for name in ("features", "projections")
@@ -126,46 +125,49 @@ class _Staged(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
-        (images,) = ctx.saved_tensors
-        parts = images.split(ctx.size)
-        arriving = _Arriving(ctx.store, ctx.norms, ctx.statistics)
+        parts = ctx.saved_tensors
+        arriving = _Arriving(ctx.store, ctx.norms, ctx.statistics, ctx.units)
         for name, gradient in zip(("features", "projections"), gradients, strict=True):
             if gradient is not None:
-                arriving.receive_output(name, gradient.split(ctx.size))
+                arriving.receive_output(name, gradient.split([len(part) for part in parts]))
         for segment in reversed(ctx.segments):
             used = [index for index, name in enumerate(segment.writes) if name in arriving]
-            affine = {name: _affine(ctx.norms[name]) for name in segment.reads if name in ctx.norms}
-            for k, part in enumerate(parts):
+            normed = [name for name in segment.reads if name in ctx.norms]
+            affine = [{name: _affine(ctx.norms[name]) for name in normed} for _ in range(ctx.count)]
+            for k, (unit, part) in enumerate(zip(ctx.of, parts, strict=True)):
                 values = [
                     part if name == "images" else ctx.store.take((name, k)).requires_grad_(bool(used))
                     for name in segment.reads
                 ]
                 if not used:
                     continue
-                with torch.enable_grad(), torch.autocast(images.device.type, **ctx.autocast):
+                with torch.enable_grad(), torch.autocast(part.device.type, **ctx.autocast):
                     normalized = [
-                        _normalize(value, ctx.norms.get(name), ctx.statistics.get(name), affine.get(name))
+                        _normalize(value, ctx.norms.get(name), ctx.statistics.get(name), affine[unit].get(name))
                         for name, value in zip(segment.reads, values, strict=True)
                     ]
                     outputs = segment.run(*normalized)
                 wanted = [outputs[index] for index in used]
                 into = [arriving.take(segment.writes[index], k, outputs[index].detach()) for index in used]
-                torch.autograd.backward(wanted, into)
+                with ctx.units.into(unit):
+                    torch.autograd.backward(wanted, into)
                 for name, value in zip(segment.reads, values, strict=True):
                     if value.grad is not None:
                         arriving.receive(name, k, value.grad)
                 del values, normalized, outputs, wanted, into
-            for name, (weight, bias) in affine.items():
+            for name in normed:
                 if used:
-                    arriving.finish(name, weight, bias)
-        return None, None, None, None
+                    arriving.finish(name, [each[name] for each in affine])
+        return None, None, None, None, None
 
 
 class _Arriving:
     """Gradients on their way back, by cut and micro-batch, and what the whole batch adds to them at a BatchNorm."""
 
-    def __init__(self, store: Store, norms: dict[str, BatchNorm], statistics: dict[str, Statistics]) -> None:
-        self._store, self._norms, self._statistics = store, norms, statistics
+    def __init__(
+        self, store: Store, norms: dict[str, BatchNorm], statistics: dict[str, Statistics], units: Units
+    ) -> None:
+        self._store, self._norms, self._statistics, self._units = store, norms, statistics, units
         self._names: set[str] = set()
         self._outputs: dict[str, tuple[Tensor, ...]] = {}
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}
@@ -181,13 +183,18 @@ class _Arriving:
         self._names.add(name)
         self._store.put((f"gradient of {name}", k), gradient)
 
-    def finish(self, name: str, weight: Tensor, bias: Tensor) -> None:
-        """All micro-batches are through: the sums over the batch are the gradients of weight and bias."""
-        assert weight.grad is not None and bias.grad is not None
-        self._sums[name] = bias.grad, weight.grad
+    def finish(self, name: str, affine: list[tuple[Tensor, Tensor]]) -> None:
+        """All micro-batches are through: the sums over the batch are the gradients of weight and bias, unit by unit."""
         norm = self._norms[name]
-        for parameter, gradient in ((norm.weight, weight.grad), (norm.bias, bias.grad)):
-            parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad + gradient
+        sums = []
+        for unit, (weight, bias) in enumerate(affine):
+            assert weight.grad is not None and bias.grad is not None
+            sums.append(torch.cat([bias.grad, weight.grad]))
+            with self._units.into(unit):
+                for parameter, gradient in ((norm.weight, weight.grad), (norm.bias, bias.grad)):
+                    parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad + gradient
+        sum_dy, sum_dy_xhat = self._units.total(sums).chunk(2)
+        self._sums[name] = sum_dy, sum_dy_xhat
 
     def take(self, name: str, k: int, value: Tensor) -> Tensor:
         """The gradient with respect to ``value``, the k-th micro-batch's values at a cut."""
@@ -208,41 +215,6 @@ class _Arriving:
         return direct.sub_((value * slope.view(shape)).add_(offset.view(shape)).to(direct.dtype))
 
 
-class _Moments:
-    """Mean and variance of a batch that comes in parts, merged without cancellation."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._mean: Tensor | float = 0.0
-        self._squares: Tensor | float = 0.0
-
-    def add(self, part: Tensor) -> None:
-        count = part.numel() // part.shape[1]
-        at_least_single = torch.promote_types(part.dtype, torch.float32)
-        dims = [d for d in range(part.ndim) if d != 1]
-        variance, mean = torch.var_mean(part.to(at_least_single), dim=dims, correction=0)
-        variance, mean = variance.double(), mean.double()
-        total = self._count + count
-        apart = mean - self._mean
-        self._squares = self._squares + variance * count + apart**2 * (self._count * count / total)
-        self._mean = self._mean + apart * (count / total)
-        self._count = total
-
-    def finish(self, norm: BatchNorm) -> Statistics:
-        """The statistics, counted into the BatchNorm's running ones."""
-        assert isinstance(self._mean, Tensor) and isinstance(self._squares, Tensor)
-        assert norm.running_mean is not None and norm.running_var is not None
-        if self._count < 2:
-            raise ValueError("BatchNorm cannot train on a single value per channel: use batches of 2 or more images")
-        kind, rate = norm.running_mean.dtype, norm.momentum or 0.0
-        if norm.track_running_stats:
-            norm.running_mean.lerp_(self._mean.to(kind), rate)
-            norm.running_var.lerp_((self._squares / (self._count - 1)).to(kind), rate)
-            assert norm.num_batches_tracked is not None
-            norm.num_batches_tracked += 1
-        return Statistics(self._mean.to(kind), (self._squares / self._count).to(kind), self._count)
-
-
 def _affine(norm: BatchNorm) -> tuple[Tensor, Tensor]:
     """Weight and bias to differentiate by, apart from the parameters: their gradients are this pass's alone."""
     return norm.weight.detach().requires_grad_(), norm.bias.detach().requires_grad_()
@@ -255,4 +227,7 @@ def _normalize(
     if norm is None or statistics is None:
         return value
     weight, bias = affine or (norm.weight.detach(), norm.bias.detach())
+    if not len(value):  # torch gives the weight a gradient of no images that is not zero
+        shape = [1, -1] + [1] * (value.ndim - 2)
+        return value * weight.view(shape) + bias.view(shape)
     return F.batch_norm(value, statistics.mean, statistics.variance, weight, bias, training=False, eps=norm.eps)

@@ -34,9 +34,10 @@ def for_run(
     device: torch.device,
     folder: Path,
     say: Callable[[str], None],
+    ranks: int = 1,
 ) -> Plan:
-    """The plan of a run that is about to start in ``folder``."""
-    return make_plan(config, measured_sizes(source, tasks), device, folder, say, data_is_open=True)
+    """The plan of a run that is about to start in ``folder``; a budget is for each of its ``ranks``."""
+    return make_plan(config, measured_sizes(source, tasks), device, folder, say, data_is_open=True, ranks=ranks)
 
 
 def without_training(config: Config, device: torch.device, say: Callable[[str], None]) -> Plan:
@@ -131,12 +132,12 @@ def _line(option: Option, plan: Plan) -> tuple[str, str, str, str]:
 
 
 def within_budget(
-    config: Config, source: Source, tasks: tuple[Task, ...], folder: Path, device: torch.device
+    config: Config, source: Source, tasks: tuple[Task, ...], folder: Path, device: torch.device, ranks: int = 1
 ) -> tuple[Config, int]:
     """The settings that --memory-budget asks for, shown and kept in the run's folder; and the plan's baseline."""
     if config.memory_budget is None:
         return config, 0
-    plan = for_run(config, source, tasks, device, folder, print)
+    plan = for_run(config, source, tasks, device, folder, print, ranks)
     describe_plan(plan, Console())
     files.write_text(folder / "plan.json", json.dumps(as_record(plan), indent=2) + "\n")
     return planned(config, plan), plan.baseline

@@ -40,13 +40,14 @@ def make_plan(
     say: Callable[[str], None] = lambda text: None,
     *,
     data_is_open: bool,
+    ranks: int = 1,
 ) -> Plan:
     """Measures, then chooses the fastest option that fits; a ConfigError names the smallest budget that would do."""
     assert config.memory_budget is not None
     budget = parse_bytes(config.memory_budget)
     say(f"measuring a few small steps on {device} to plan for {config.memory_budget} ...")
     accounting.one_heap()
-    measured = Options(config, sizes, device, folder)
+    measured = Options(config, sizes, device, folder, ranks)
     while True:
         options = times_in_order(list(measured))
         best = _best_of_each_kind(options, budget * SAFETY)

@@ -26,6 +26,10 @@ class Load:
     small: int
     frozen: bool
 
+    def share(self, ranks: int) -> "Load":
+        """Return the most that one of several ranks has of it."""
+        return Load(-(-self.large // ranks), -(-self.small // ranks), self.frozen)
+
 
 @dataclass(frozen=True)
 class Cost:

@@ -70,6 +70,7 @@ class Options:
         sizes: Sizes,
         device: torch.device,
         folder: Path,
+        ranks: int = 1,
     ) -> None:
         self._config, self._sizes, self._folder = config, sizes, folder
         self._on_gpu = device.type == "cuda"
@@ -81,7 +82,7 @@ class Options:
                 f"{' and '.join(method.counted_apart)}, whose passes can't be planned yet; leave the budget out and "
                 "give --micro-batch or --recompute by hand"
             )
-        self._loads = {first: imagined.load(method, sizes, first=first) for first in (True, False)}
+        self._loads = {first: imagined.load(method, sizes, first=first).share(ranks) for first in (True, False)}
         self._student = networks.nbytes(method)  # with the modules that its last task has
         self._asks = imagined.asked(method, sizes)
         self._answer_size = imagined.answer_size(method, self._asks, device)

@@ -55,6 +55,19 @@ class Journal:
             self._mirror.add(line)
 
 
+class NoJournal(Journal):
+    """Of a rank that leaves the writing to another."""
+
+    def __init__(self) -> None:
+        super().__init__(Path(os.devnull))
+
+    def rewind(self, task: int, epoch: int) -> None:
+        pass
+
+    def _append(self, line: dict[str, Any]) -> None:
+        pass
+
+
 def open_journal(folder: Path) -> Journal:
     """The journal of the run in ``folder``, with the mirrors that the folder asks for by being there."""
     from nncsl.record import tensorboard

@@ -87,4 +87,5 @@ class RunState:
 
     def epoch_means(self) -> dict[str, float]:
         """Return the epoch's mean losses and accuracies, each over the steps that had it."""
-        return {name: total.item() / self.counts[name] for name, total in self.sums.items()}
+        totals = torch.stack(list(self.sums.values())).tolist() if self.sums else []  # waits for a GPU once, not each
+        return {name: total / self.counts[name] for name, total in zip(self.sums, totals, strict=True)}

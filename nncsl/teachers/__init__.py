@@ -6,6 +6,7 @@ teacher will be asked; ``CopiedTeacher`` copies the network, as the paper does.
 
 import copy
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +15,12 @@ import torch
 from torch import Tensor
 
 from nncsl import networks
-from nncsl.batches import Batch, Group, Pool, Render, ViewKeys, plain_keys
+from nncsl.batches import Batch, Group, Pool, Render, ViewKeys, develop, plain_keys, stage
 from nncsl.config import Config
 from nncsl.data.tasks import Task
+from nncsl.distributed import ALONE, Ranks
 from nncsl.methods.base import Asked, Method, Phase
-from nncsl.passes import in_parts
+from nncsl.passes import answers, in_parts
 from nncsl.record.state import RunState
 from nncsl.terminal import Interruption, Reporter
 
@@ -32,6 +34,7 @@ class Surroundings(NamedTuple):
     device: torch.device
     reporter: Reporter
     interruption: Interruption
+    ranks: Ranks = ALONE
 
 
 class Teacher:
@@ -52,8 +55,18 @@ class Teacher:
         """Return the view slots that steps of this epoch may ask about; makes fresh ones where they are due."""
         return Pool()
 
-    def targets(self, batch: Batch, pixels: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the answers on exactly those views of the batch that were asked about, without gradient."""
+    def prepare(self, batch: Batch, *, whole: bool) -> dict[str, Any]:
+        """Return what the host can find out for :meth:`targets`, as arrays; whole: also views that are to be rendered.
+
+        Other steps may be going on meanwhile.
+        """
+        return {}
+
+    def targets(self, batch: Batch, pixels: Mapping[str, Tensor], asked: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the answers on exactly those views of the batch that were asked about, without gradient.
+
+        asked: what :meth:`prepare` returned, its arrays being tensors of the device now.
+        """
         return {}
 
     def contents(self) -> Any:
@@ -85,15 +98,45 @@ class CopiedTeacher(Teacher):
                 self._copy.load_state_dict(saved)
             state.peak(teacher=networks.nbytes(self._copy))
 
-    def targets(self, batch: Batch, pixels: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def prepare(self, batch: Batch, *, whole: bool) -> dict[str, Any]:
+        """By group: other views than the batch has; or the rows that were asked about, None if that is all of them."""
+        found: dict[str, Any] = {}
+        for name, asked in self._asks.items():
+            if name in batch and asked.kind != batch[name].keys.kind:
+                keys = asked_keys(asked, batch[name])
+                found[name] = stage(self._render, keys) if whole else keys
+            elif name in batch:
+                rows = asked_rows(asked, batch[name])
+                found[name] = None if rows.all() else np.flatnonzero(rows)
+        return found
+
+    def targets(self, batch: Batch, pixels: Mapping[str, Tensor], asked: Mapping[str, Any]) -> dict[str, Tensor]:
         found = {}
         with torch.no_grad():
-            for name, asked in self._asks.items():
-                if name in batch and asked.kind != batch[name].keys.kind:
-                    found[name] = self._answer(asked, self._render(asked_keys(asked, batch[name])))
-                elif name in batch:
-                    rows = torch.from_numpy(asked_rows(asked, batch[name])).to(pixels[name].device)
-                    found[name] = self._answer(asked, pixels[name][rows])
+            if self._around.ranks.units > 1:
+                return self._shared_targets(batch, pixels)
+            for name, prepared in asked.items():
+                if prepared is None:
+                    images = pixels[name]
+                elif isinstance(prepared, Tensor):
+                    images = pixels[name].index_select(0, prepared)
+                else:
+                    images = develop(self._render, prepared)
+                found[name] = self._answer(self._asks[name], images)
+        return found
+
+    def _shared_targets(self, batch: Batch, pixels: Any) -> dict[str, Tensor]:
+        """Every rank's copy answers for the rank's own rows; all get all answers."""
+        found = {}
+        for name, asked in self._asks.items():
+            if name in batch and asked.kind != batch[name].keys.kind:
+                views = {name: Group(asked_keys(asked, batch[name]), None, batch[name].old)}
+                shown, rows = self._around.ranks.views(views, self._render), np.ones(len(views[name]), dtype=bool)
+            elif name in batch:
+                shown, rows = pixels, asked_rows(asked, batch[name])
+            else:
+                continue
+            found[name] = answers(shown, name, rows, partial(self._answer, asked))
         return found
 
     def contents(self) -> Any:

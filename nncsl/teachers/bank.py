@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,12 +13,19 @@ from nncsl.batches import Batch, Pool, Render, ViewKeys, views_per_step
 from nncsl.config import Config
 from nncsl.data.policy import KINDS
 from nncsl.data.tasks import Task
+from nncsl.errors import UserError
 from nncsl.featurebank import FeatureBank, fingerprint
 from nncsl.methods.base import Asked, Method, Phase
 from nncsl.passes import inference_batch
 from nncsl.record import checkpoint
 from nncsl.record.state import RunState
 from nncsl.teachers import Surroundings, Teacher, asked_keys
+from nncsl.terminal import Interrupted
+
+
+class _View(NamedTuple):
+    asked: Asked
+    keys: ViewKeys
 
 
 class BankTeacher(Teacher):
@@ -26,7 +33,9 @@ class BankTeacher(Teacher):
 
     def __init__(self, method: Method, around: Surroundings) -> None:
         self._method, self._around, self._config = method, around, around.config
-        self._bank: FeatureBank | None = None
+        self._ranks = around.ranks
+        self._bank: FeatureBank | None = None  # of rank 0, which reads and writes for all
+        self._dim = 0
         self._asks: Mapping[str, Asked] = {}
 
     def begin(
@@ -37,7 +46,7 @@ class BankTeacher(Teacher):
         self._refreshes = others and 0 < self._config.bank_refresh_epochs < phase.epochs
         if not asks:
             return
-        if state.generation is not None and self._bank is None:
+        if state.generation is not None and self._bank is None and self._ranks.writes:
             self._bank = FeatureBank.open(
                 self._around.folder / "bank",
                 "a",
@@ -46,11 +55,17 @@ class BankTeacher(Teacher):
                 residency=self._config.bank_residency,
                 device=self._where,
             )
+            if (self._bank.manifest.views or {}).get("policy") != self._config.views.fingerprint():
+                raise UserError(
+                    f"{self._around.folder / 'bank'} holds features of views that this version of nncsl renders "
+                    "otherwise: finish the run with the version that began it, or start it anew"
+                )
         if state.generation is None:
             state.teacher = fingerprint(self._method.state_dict())
-            if self._refreshes:
+            if self._refreshes and self._ranks.writes:
                 checkpoint.save(self._teacher_path, {"method": self._method.state_dict()})
             self._sweep(self._pool(0))
+        self._dim = self._ranks.say(self._bank.dim if self._bank is not None else 0)
         self._count_memory()
 
     def pool(self, epoch: int) -> Pool:
@@ -61,14 +76,20 @@ class BankTeacher(Teacher):
             self._count_memory()
         return pool
 
-    def targets(self, batch: Batch, pixels: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        assert self._bank is not None or not self._asks
-        found = {}
-        for name, asked in self._asks.items():
-            if name in batch:
-                keys = asked_keys(asked, batch[name])
-                found[name] = self._bank.read(keys.ids, bank_slots(keys), device=self._around.device)  # type: ignore[union-attr]
-        return found
+    def prepare(self, batch: Batch, *, whole: bool) -> dict[str, Any]:
+        """By group: what rank 0 fetched; other ranks know how many rows there will be."""
+        keys = {name: asked_keys(asked, batch[name]) for name, asked in self._asks.items() if name in batch}
+        if self._bank is None:
+            return {name: len(each) for name, each in keys.items()}
+        return {name: self._bank.fetch(each.ids, bank_slots(each)) for name, each in keys.items()}
+
+    def targets(self, batch: Batch, pixels: Mapping[str, Tensor], asked: Mapping[str, Any]) -> dict[str, Tensor]:
+        device = self._around.device
+        if self._bank is None:
+            found = {name: torch.empty(count, self._dim, device=device) for name, count in asked.items()}
+        else:
+            found = {name: self._bank.decode(fetched) for name, fetched in asked.items()}
+        return {name: self._ranks.send(rows) for name, rows in found.items()}
 
     def after_save(self) -> None:
         if self._bank is not None:
@@ -92,32 +113,45 @@ class BankTeacher(Teacher):
     def _refresh(self, pool: Pool) -> None:
         """Sweep with the teacher's weights while the student's rest on disk: even now there is one network only."""
         student = self._teacher_path.with_name("student.pt")
-        checkpoint.save(student, {"method": self._method.state_dict()})
-        self._method.load_state_dict(checkpoint.load(self._teacher_path)["method"])
+        if self._ranks.writes:
+            checkpoint.save(student, {"method": self._method.state_dict()})
+        self._load(self._teacher_path)
         try:
             self._sweep(pool)
         finally:
-            self._method.load_state_dict(checkpoint.load(student)["method"])
-        student.unlink()
+            self._load(student)
+        if self._ranks.writes:
+            student.unlink()
+
+    def _load(self, path: Path) -> None:
+        if self._ranks.writes:
+            self._method.load_state_dict(checkpoint.load(path)["method"])
+        self._ranks.send_module(self._method)
 
     def _sweep(self, pool: Pool) -> None:
         """Fill a new generation of the bank with the network's answers on the pool's views."""
-        began = False
         views = list(self._views(pool))
-        guarded = self._around.interruption.guard(self._around.reporter.track(views, "teacher's features"))
+        turns = [views[start : start + self._ranks.count] for start in range(0, len(views), self._ranks.count)]
         with networks.evaluating(self._method), networks.autocast(self._config.precision, self._around.device):
-            for asked, keys in guarded:
-                rows = asked.answer(self._method, self._render(keys))
-                if not began:
-                    self._begin_generation(pool, rows.shape[1], unit=asked.unit)
-                    began = True
-                assert self._bank is not None
-                self._bank.write(keys.ids, bank_slots(keys), rows, role=asked.role)
+            for turn in self._around.reporter.track(turns, "teacher's features"):
+                if self._ranks.agreed(self._around.interruption.requested):
+                    raise Interrupted
+                own = turn[self._ranks.rank] if self._ranks.rank < len(turn) else None
+                rows = None if own is None else own.asked.answer(self._method, self._render(own.keys))
+                rows = self._ranks.collect(rows, [len(view.keys) for view in turn])
+                if turn is turns[0] and self._ranks.writes:
+                    self._begin_generation(pool, rows.shape[1], unit=turn[0].asked.unit)
+                self._write(turn, rows)
                 del rows  # before the next pass needs its place
-        assert self._bank is not None
-        self._bank.commit()
-        self._state.generation = self._bank.generation
+        if self._bank is not None:
+            self._bank.commit()
+        self._state.generation = self._ranks.say(self._bank.generation if self._bank is not None else None)
         accounting.return_free_memory()
+
+    def _write(self, views: list[_View], rows: Tensor) -> None:
+        if self._bank is not None:
+            for view, answers in zip(views, rows.split([len(view.keys) for view in views]), strict=True):
+                self._bank.write(view.keys.ids, bank_slots(view.keys), answers, role=view.asked.role)
 
     def _begin_generation(self, pool: Pool, dim: int, *, unit: bool) -> None:
         config = self._config
@@ -141,7 +175,7 @@ class BankTeacher(Teacher):
             **facts,
         )
 
-    def _views(self, pool: Pool) -> Iterator[tuple[Asked, ViewKeys]]:
+    def _views(self, pool: Pool) -> Iterator[_View]:
         """Every view that was asked about, in batches of one kind and slot over sorted images."""
         for asked in self._asks.values():
             ids = np.sort(asked.ids)
@@ -149,7 +183,7 @@ class BankTeacher(Teacher):
             for slot in pool.slots(asked.kind):
                 for start in range(0, len(ids), batch):
                     part = ids[start : start + batch]
-                    yield asked, ViewKeys(asked.kind, part, np.full(len(part), slot))
+                    yield _View(asked, ViewKeys(asked.kind, part, np.full(len(part), slot)))
 
     @property
     def _teacher_path(self) -> Path:
@@ -160,8 +194,8 @@ class BankTeacher(Teacher):
         return self._around.device if self._config.bank_residency == "device" else None
 
     def _count_memory(self) -> None:
-        assert self._bank is not None
-        self._state.peak(bank=0 if self._config.bank_residency == "disk" else self._bank.nbytes)
+        if self._bank is not None:
+            self._state.peak(bank=0 if self._config.bank_residency == "disk" else self._bank.nbytes)
 
 
 def bank_slots(keys: ViewKeys) -> np.ndarray:

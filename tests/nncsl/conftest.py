@@ -6,6 +6,7 @@ import torch
 from nncsl import config, engine, methods, runs
 from nncsl.config import build
 from nncsl.data.catalog import open_data
+from nncsl.distributed import ALONE
 from nncsl.terminal import Reporter
 
 SMALL = ["epochs=2", "warmup_epochs=1", "network.width=8", "network.hidden=16", "bank_views=2", "unlabeled_batch=64"]
@@ -36,12 +37,12 @@ def make_run(tmp_path):
 def run_maker(parent):
     """The same, for a folder that is given."""
 
-    def make(loaded, name="run"):
+    def make(loaded, name="run", ranks=ALONE):
         loaded = methods.settled(loaded)
         source, tasks = open_data(loaded)
         folder = parent / name
-        folder.mkdir()
-        reporter = Reporter(len(tasks), quiet=True)
-        return engine.Run(loaded, source, tasks, folder, runs.find_device(loaded.device), reporter)
+        folder.mkdir(exist_ok=not ranks.alone or (folder / "checkpoint").exists())
+        reporter = Reporter(len(tasks), quiet=True, silent=not ranks.writes)
+        return engine.Run(loaded, source, tasks, folder, runs.find_device(loaded.device), reporter, ranks)
 
     return make

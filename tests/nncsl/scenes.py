@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from nncsl import engine, methods, teachers
+from nncsl import engine, methods, networks, teachers
 from nncsl.batches import Moment, Pool
 from nncsl.data.tasks import Stream
+from nncsl.distributed import ALONE
 from nncsl.record import checkpoint
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
@@ -20,11 +21,11 @@ from nncsl.terminal import Interrupted, Interruption
 class SecondTask:
     """Digits at the start of task 2: a method that knows task 1's statistics, and a memory of it.
 
-    The memory knows task 2 as well, if the method remembers first.
+    The memory knows task 2 as well, if the method remembers first. A method that has one task only is at its start.
     """
 
-    def __init__(self, loaded, make_run, name="run"):
-        self.config, self.run = loaded, make_run(loaded, name)
+    def __init__(self, loaded, make_run, name="run", ranks=ALONE):
+        self.config, self.run = loaded, replace(make_run(loaded, name), ranks=ranks)
         source, tasks = self.run.source, self.run.tasks
         self.method = methods.build(loaded, source.num_classes).to(self.run.device)
         first = engine.set_up(self.run, Stream(source, tasks), self.remembered(0), 0)
@@ -33,11 +34,18 @@ class SecondTask:
             for step in range(first.task.steps):
                 batch = self.method.draw(first.draws, Moment(0, 0, step, step))
                 self.method.network(first.render(next(iter(batch.values())).keys))
-        self.state = RunState(task=1, memory=self.remembered(1))
-        self.setup = engine.set_up(self.run, Stream(source, tasks), self.state.memory, 1)
+        index = min(1, len(tasks) - 1)
+        self.state = RunState(task=index, memory=self.remembered(index))
+        self.setup = engine.set_up(self.run, Stream(source, tasks), self.state.memory, index)
         self.task = self.setup.task
-        self.phase = self.method.phases(self.task)[0]
-        methods.begin(self.method, 0, self.phase, self.task)
+        self.begin(0)
+
+    def begin(self, number):
+        """Begin a phase; the earlier ones have to have begun."""
+        self.number, self.phase = number, self.method.phases(self.task)[number]
+        methods.begin(self.method, number, self.phase, self.task)
+        with networks.evaluating(self.method):
+            self.method.prepare(self.phase, self.task, self.state.memory, self.setup.render)
         self.method.mode(self.phase, self.task)
 
     def remembered(self, index):
@@ -54,7 +62,7 @@ class SecondTask:
     def teacher(self, mode=None):
         """The configured kind of teacher, or another, ready for the task."""
         loaded, run = replace(self.config, teacher_mode=mode or self.config.teacher_mode), self.run
-        around = Surroundings(loaded, "", run.folder, run.device, run.reporter, Interruption())
+        around = Surroundings(loaded, "", run.folder, run.device, run.reporter, Interruption(), run.ranks)
         opened = teachers.open_teacher(self.method, around)
         opened.begin(self.asks(), self.phase, self.task, self.setup.render, self.state, None)
         return opened
@@ -68,7 +76,7 @@ class SecondTask:
         return {p.name: asks for p in phases if (asks := self.method.asks(p, self.task, self.state.memory))}
 
     def now(self, epoch, step, pool=None):
-        return Moment(0, epoch, step, epoch * self.task.steps + step, pool or Pool())
+        return Moment(self.number, epoch, step, epoch * self.task.steps + step, pool or Pool())
 
     def losses(self, method, teacher, epoch=0, step=0, pool=None, forward=None):
         dtype = next(method.parameters()).dtype

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nncsl import engine, evaluation, methods, networks, optim, runs
+from nncsl import divergence, engine, evaluation, methods, networks, optim, runs
 from nncsl.engine import DivergenceError
 from nncsl.errors import ConfigError
 from nncsl.featurebank import fingerprint
@@ -143,7 +143,7 @@ def test_a_network_that_breaks_is_not_saved(small, make_run, monkeypatch):
         self.param_groups[0]["params"][0].data.view(-1)[0] = float("nan")
 
     monkeypatch.setattr(optim.Lars, "step", breaking)
-    monkeypatch.setattr(engine, "check_finite", lambda *arguments: None)
+    monkeypatch.setattr(divergence.Lookout, "note", lambda *arguments: None)
     with pytest.raises(DivergenceError, match="weights are not finite in task 1"):
         engine.train(prepared)
     saved = torch.load(prepared.checkpoint_path, weights_only=True)

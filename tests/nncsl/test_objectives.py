@@ -13,6 +13,7 @@ from nncsl.data.tasks import Task
 from nncsl.methods.base import Step
 from nncsl.methods.nncsl import NNCSL
 from nncsl.networks import Outputs
+from nncsl.transfer import ship
 
 TAU, SHARPENING, SMOOTHING = 0.1, 0.25, 0.1
 
@@ -212,7 +213,8 @@ def test_nncsl_picks_supports_and_classes_as_the_naive_loops_do():
     def outputs(rows):
         return Outputs(features[rows], projections[rows])
 
-    losses = method.losses(Step(batch, pixels, targets, task, None, None, 0, outputs, None))
+    notes = ship(method.notes(batch, task), torch.device("cpu"))
+    losses = method.losses(Step(batch, pixels, targets, task, None, None, 0, outputs, None, notes=notes))
     logits = method.network.head(features[24:])[:, list(old + current)]
 
     names = {"current": current, "old": old}

@@ -11,7 +11,7 @@ from torch import nn
 
 from nncsl import accounting, config, networks, passes, runs
 from nncsl.config import NetworkConfig
-from nncsl.passes import Passes, batchnorm, spill
+from nncsl.passes import Passes, moments, spill
 from tests.nncsl.scenes import SecondTask
 
 SIZES = (1, 7, 32)
@@ -154,9 +154,9 @@ def test_memory_shrinks_as_promised(tmp_path):
 
 def test_one_image_alone_can_not_train_batchnorm():
     with pytest.raises(ValueError, match="single value per channel"):
-        moments = batchnorm._Moments()
-        moments.add(torch.ones(1, 4))
-        moments.finish(nn.BatchNorm1d(4))
+        found = moments.Moments()
+        found.add(torch.ones(1, 4))
+        found.finish(nn.BatchNorm1d(4))
 
 
 @pytest.mark.parametrize("where", ["device", "host", "disk"])

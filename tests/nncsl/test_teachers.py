@@ -8,6 +8,8 @@ import torch
 
 from nncsl import engine, methods, optim
 from nncsl.batches import LABELED_VIEWS
+from nncsl.data import policy
+from nncsl.errors import UserError
 from nncsl.featurebank import FeatureBank, fingerprint
 from nncsl.networks import Network
 from nncsl.teachers.bank import BankTeacher
@@ -199,6 +201,15 @@ def test_a_bank_holds_nothing_that_is_never_read(small, make_run):
             assert {role for role in ("unlabeled", "support", "replay") if len(bank.keys(role)[0])} == roles
             assert len(bank) == sum(len(bank.keys(role)[0]) for role in roles)
         teacher.close()
+
+
+def test_a_bank_of_other_pixels_is_not_continued(small, make_run, monkeypatch):
+    scene = SecondTask(small(), make_run)
+    scene.teacher().close()
+    scene.teacher().close()  # the same pixels: continued
+    monkeypatch.setattr(policy, "RENDERER_VERSION", policy.RENDERER_VERSION + 1)
+    with pytest.raises(UserError, match="bank holds features of views that this version of nncsl renders otherwise"):
+        scene.teacher()
 
 
 def test_sweep_leaves_the_network_as_it_was(small, make_run):

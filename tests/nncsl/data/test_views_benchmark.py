@@ -19,7 +19,7 @@ def test_benchmark_writes_what_it_prints(tmp_path, capsys):
     for row in report["recipes"]:
         assert row["ours"]["p50"] > 0 and row["pillow"]["p50"] > 0
     assert [row["recipe"] for row in report["recipes"]] == ["cifar", "imagenet"]
-    assert {"hue", "render", "blur"} <= {row["part"] for row in report["breakdown"]}
+    assert {"hue", "render", "render without blur"} <= {row["part"] for row in report["breakdown"]}
     assert not list(out.parent.glob("*.tmp"))
 
 

@@ -1,0 +1,63 @@
+"""Losses that are looked at later: a diverged run stops soon, and never saves what it has become."""
+
+import pytest
+import torch
+
+from nncsl import engine
+from nncsl.divergence import DivergenceError, Lookout
+from nncsl.methods.base import Losses
+from nncsl.methods.supervised import Finetune
+from nncsl.record import checkpoint
+
+
+def losses(value):
+    return Losses(torch.tensor(value), {"snn": torch.tensor(value), "lin": torch.tensor(2.0)})
+
+
+@pytest.mark.parametrize("delay", [0, 3])
+def test_a_loss_is_looked_at_after_the_delay_and_no_later(small, tmp_path, delay):
+    lookout = Lookout(small(), tmp_path, torch.device("cpu"), delay)
+    for _ in range(5):
+        lookout.note(losses(1.0), 0, 0, 0.1)
+    assert lookout.latest == {"snn": 1.0, "lin": 2.0}
+    if delay:
+        lookout.note(losses(float("nan")), 1, 4, 0.25)
+        for _ in range(delay - 1):
+            lookout.note(losses(3.0), 1, 4, 0.25)
+    with pytest.raises(DivergenceError, match=r"the loss is nan in task 2, epoch 5 \(snn nan, lin 2; lr 0.25\)"):
+        lookout.note(losses(3.0 if delay else float("nan")), 1, 4, 0.25)
+
+
+def test_flushing_looks_at_all_of_them(small, tmp_path):
+    lookout = Lookout(small(), tmp_path, torch.device("cpu"), 100)
+    lookout.note(losses(float("inf")), 0, 0, 0.1)
+    with pytest.raises(DivergenceError, match="the loss is inf"):
+        lookout.flush()
+    lookout.flush()  # said once
+
+
+@pytest.mark.parametrize("delay", [0, 1, 1000])
+def test_nothing_is_saved_after_a_loss_that_nobody_has_looked_at(small, make_run, monkeypatch, delay):
+    """A loss breaks in the middle of the second epoch; weights stay finite, so that only the look can notice."""
+    compute, taken = Finetune.losses, []
+
+    def breaking(self, step):
+        taken.append(step.now)
+        found = compute(self, step).total
+        broken = step.now.epoch == 1 and step.now.step == 1
+        return Losses(found * 0 + float("nan") if broken else found * 0, {"lin": found.detach()})
+
+    def without_gradients(self, closure=None):
+        assert taken
+
+    monkeypatch.setattr(Finetune, "losses", breaking)
+    monkeypatch.setattr(torch.optim.SGD, "step", without_gradients)
+    begin = Lookout.__init__
+    monkeypatch.setattr(Lookout, "__init__", lambda self, *arguments: begin(self, *arguments, delay=delay))
+    run = make_run(small("method=finetune", "tasks=1", "epochs=3", "unlabeled_batch=200", "network.blocks=[1]"))
+    with pytest.raises(DivergenceError, match="the loss is nan in task 1, epoch 2"):
+        engine.train(run)
+    saved = checkpoint.load(run.checkpoint_path)["state"]
+    assert (saved["epoch"], saved["step"]) == (1, 0)
+    steps = len(run.source.train_labels) // 200
+    assert len(taken) == steps + min(2 + delay, steps)
