@@ -37,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks.kernels", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer sizes and repetitions, without torch.compile")
     parser.add_argument("--static", action="store_true", help="compile the Triton kernels ahead of time instead")
+    parser.add_argument("--targets", nargs="+", choices=static.TARGETS, help="of --static (default: all)")
     parser.add_argument("--launches", action="store_true", help="count device operations and waits instead")
     parser.add_argument("--plot", type=Path, metavar="CSV", help="only draw this csv")
     parser.add_argument("--kernels", nargs="+", default=["snn", "nnd"], choices=["snn", "nnd"])
@@ -144,13 +145,15 @@ def _measure(args: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _static(args: argparse.Namespace) -> int:
-    targets = ["sm_80", "sm_90"] if args.quick else list(static.TARGETS)
+    targets = args.targets or (["sm_80", "sm_90"] if args.quick else list(static.TARGETS))
     rows = []
-    print(f"{'target':8} {'kernel':28} type  dim warps regs stack spills shared tensor-core redundant")
-    for row in static.table(targets, ["fp16", "fp32"], [args.dim]):
+    print(f"{'target':8} {'kernel':28} type  dim warps regs stack spills shared tensor-core redundant bound")
+    for row in static.table(targets, ["fp16", "fp32"], [64, 128, 512]):
         rows.append(row)
         numbers = f"{row.warps:5} {row.registers:4} {row.stack:5} {row.spills:6} {row.shared:6} {row.tensor_core:11}"
-        text = f"{row.target:8} {row.kernel:28} {row.dtype} {row.dim:4} {numbers} {row.redundancy:9}"
+        text = (
+            f"{row.target:8} {row.kernel:28} {row.dtype} {row.dim:4} {numbers} {row.redundancy:9} {row.bound or '':5}"
+        )
         print(text, ", ".join(row.problems()), flush=True)
     args.out.mkdir(parents=True, exist_ok=True)
     static.write(rows, args.out / "kernels-static.csv")
@@ -162,11 +165,11 @@ def _launches(args: argparse.Namespace) -> int:
     from . import kernels_launches as launches
 
     rows = []
-    print(f"{'shapes':22} {'call':18} provider   aten triton  all waits")
+    print(f"{'shapes':22} {'call':33} provider   aten triton  all waits")
     for row in launches.table():
         rows.append(row)
         counts = f"{row['aten']:4} {row['triton']:6} {row['operations']:4} {row['waits']:5}"
-        print(f"{row['shapes']:22} {row['call']:18} {row['provider']:10} {counts}", flush=True)
+        print(f"{row['shapes']:22} {row['call']:33} {row['provider']:10} {counts}", flush=True)
     args.out.mkdir(parents=True, exist_ok=True)
     launches.write(rows, args.out / "kernels-launches.csv")
     return 0

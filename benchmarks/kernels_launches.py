@@ -3,6 +3,9 @@
 On a GPU each aten operation that computes starts a kernel, and each Triton launch is one. Both are seen on CPU
 tensors: aten through a dispatch mode, launches through a hook around Triton's interpreter. A wait is what makes the
 host look at a result: a scalar read, a boolean index, a size that depends on values.
+
+torch.compile is not counted: Inductor writes Triton code only for a GPU that it can ask for its properties, and what it
+writes for a CPU is no count of launches.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -122,33 +125,70 @@ def _snn(q: Tensor, s: Tensor, y: Tensor, c: int) -> Tensor:
     return torch.softmax(similarity, dim=1) @ labels
 
 
+Losses = Callable[..., tuple[Tensor, Tensor]]
+
+
+def functions(provider: str) -> tuple[Callable[..., Tensor], Losses, Callable[..., Tensor]]:
+    """Return snn, snn_loss and nnd_loss of (vectors, labels, num_classes)."""
+    options: dict[str, Any] = {"temperature": TEMPERATURE, "smoothing": SMOOTHING, "backend": provider}
+
+    def eager_loss(queries: Tensor, supports: Tensor, labels: Tensor, c: int) -> tuple[Tensor, Tensor]:
+        p = _snn(queries, supports, labels, c)
+        p.detach().argmax(1)  # the predictions
+        return reference.objective(p.log(), VIEWS - 2, 1 / SHARPENING)
+
+    def eager_nnd(q: Tensor, s: Tensor, teacher_q: Tensor, teacher_s: Tensor, labels: Tensor, c: int) -> Tensor:
+        with torch.no_grad():
+            target = _snn(teacher_q, teacher_s, labels, c)
+        return -(target * (_snn(q, s, labels, c) + 1e-8).log()).sum(1).mean()
+
+    if provider == "eager":
+        return _snn, eager_loss, eager_nnd
+    return (
+        lambda *given: kernels.snn(*given[:-1], num_classes=given[-1], **options),
+        lambda *given: kernels.snn_loss(*given[:-1], num_classes=given[-1], small_views=VIEWS - 2, **options)[:2],
+        lambda *given: kernels.nnd_loss(*given[:-1], num_classes=given[-1], **options),
+    )
+
+
 def calls(provider: str, n: int, k: int, c: int, dim: int) -> dict[str, Callable[[], Any]]:
     """Return each function as a call that gives what is to be differentiated."""
     queries, supports = _vectors(n, dim, 0).requires_grad_(), _vectors(k, dim, 1).requires_grad_()
     teachers = _vectors(n, dim, 2), _vectors(k, dim, 3)
     labels = torch.arange(k) % c
-    options: dict[str, Any] = {"temperature": TEMPERATURE, "smoothing": SMOOTHING, "num_classes": c}
+    snn, snn_loss, nnd_loss = functions(provider)
+    return {
+        "snn": lambda: snn(queries, supports, labels, c),
+        "snn_loss": lambda: snn_loss(queries, supports, labels, c),
+        "nnd_loss": lambda: nnd_loss(queries, supports, *teachers, labels, c),
+    }
 
-    def snn() -> Tensor:
-        if provider == "eager":
-            return _snn(queries, supports, labels, c)
-        return kernels.snn(queries, supports, labels, backend=provider, **options)
 
-    def snn_loss() -> tuple[Tensor, Tensor]:
-        if provider == "eager":
-            p = _snn(queries, supports, labels, c)
-            p.detach().argmax(1)  # the predictions
-            return reference.objective(p.log(), VIEWS - 2, 1 / SHARPENING)
-        return kernels.snn_loss(queries, supports, labels, small_views=VIEWS - 2, backend=provider, **options)[:2]
+def step_calls(provider: str, n: int, shapes: tuple[int, int, int, int], dim: int) -> dict[str, Callable[[], Any]]:
+    """Return all losses of an NNCSL step, from vectors and the head's logits: as one sum, and as terms whose weights
+    are the gradients that their backward starts with. The old supports come first, so that both kinds are views."""
+    current, its_classes, old, old_classes = shapes
+    queries, supports = _vectors(n, dim, 0).requires_grad_(), _vectors(old + current, dim, 1).requires_grad_()
+    teachers = _vectors(n, dim, 2), _vectors(old, dim, 3)
+    logits = _vectors(old + current, old_classes + its_classes, 4).requires_grad_()
+    labels, old_labels, its_labels = (
+        torch.arange(count) % classes
+        for count, classes in ((old + current, old_classes + its_classes), (old, old_classes), (current, its_classes))
+    )
+    _, snn_loss, nnd_loss = functions(provider)
 
-    def nnd() -> Tensor:
-        if provider == "eager":
-            with torch.no_grad():
-                target = _snn(*teachers, labels, c)
-            return -(target * (_snn(queries, supports, labels, c) + 1e-8).log()).sum(1).mean()
-        return kernels.nnd_loss(queries, supports, *teachers, labels, backend=provider, **options)
+    def terms() -> tuple[Tensor, ...]:
+        queries.grad = supports.grad = logits.grad = None  # nothing to add to
+        before, now = supports.split([old, current])
+        snn, mem = snn_loss(queries, now, its_labels, its_classes)
+        nnd = nnd_loss(queries, before, *teachers, old_labels, old_classes)
+        return snn, mem, F.cross_entropy(logits, labels), nnd
 
-    return {"snn": snn, "snn_loss": snn_loss, "nnd_loss": nnd}
+    def total() -> Tensor:
+        snn, mem, lin, nnd = terms()
+        return snn + 1.0 * mem + lin + 0.2 * nnd
+
+    return {"summed losses of a step": total, "losses of a step": terms}
 
 
 def count(call: Callable[[], Any]) -> dict[str, Counter]:
@@ -166,16 +206,22 @@ def table(queries: int = 32, dim: int = 16, shapes: Iterable[str] = tuple(SHAPES
     """One row per shape, call, direction and provider. Counts do not depend on the number of queries or the dim, so few
     and short ones do: the interpreter is slow."""
     for name_of_shapes in shapes:
-        current, its_classes, old, old_classes = SHAPES[name_of_shapes]
+        sizes = SHAPES[name_of_shapes]
+        current, its_classes, old, old_classes = sizes
+        everyone = current + old, its_classes + old_classes
         for provider in ("eager", "triton"):
-            seen = current, its_classes
-            everything = {"snn": seen, "snn_loss": seen, "nnd_loss": (old, old_classes)}
-            for name, (k, c) in everything.items():
-                for direction, found in count(calls(provider, queries, k, c, dim)[name]).items():
+            found = {
+                "snn": (calls(provider, queries, current, its_classes, dim)["snn"], current, its_classes),
+                "snn_loss": (calls(provider, queries, current, its_classes, dim)["snn_loss"], current, its_classes),
+                "nnd_loss": (calls(provider, queries, old, old_classes, dim)["nnd_loss"], old, old_classes),
+                **{name: (call, *everyone) for name, call in step_calls(provider, queries, sizes, dim).items()},
+            }
+            for name, (call, k, c) in found.items():
+                for direction, counter in count(call).items():
                     yield {
                         "shapes": name_of_shapes, "call": f"{name} {direction}", "provider": provider, "N": queries,
-                        "K": k, "C": c, "aten": found.aten, "triton": found.triton,
-                        "operations": found.aten + found.triton, "waits": found.waits,
+                        "K": k, "C": c, "aten": counter.aten, "triton": counter.triton,
+                        "operations": counter.aten + counter.triton, "waits": counter.waits,
                     }  # fmt: skip
 
 

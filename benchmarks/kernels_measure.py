@@ -1,6 +1,7 @@
 """Time and peak memory of one problem, for all providers in turn.
 
-Providers take turns within every repetition, so that whatever else the machine does hits them alike.
+Providers take turns within every repetition, so that whatever else the machine does hits them alike. Each begins with a
+forward of its own that is not measured: caches are then in the state it leaves, not in that of whoever came before.
 Peak memory on CPU is the high-water mark of the process's resident set (reset through /proc before the call,
 after freed memory was given back to the system) over its value before; on CUDA the allocator's own figure.
 """
@@ -31,6 +32,7 @@ def _once(provider: Provider, p: Problem) -> dict[str, float]:
     """Milliseconds: forward without gradients; forward + backward, and the backward's part of it."""
     device = p.queries.device
     with torch.no_grad():
+        provider(p)
         _wait(device)
         start = time.perf_counter()
         provider(p)

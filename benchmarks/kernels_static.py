@@ -14,6 +14,8 @@ from typing import Any
 from nncsl.files import write_table
 from nncsl.kernels.targets import widest
 
+from .kernels_bound import bound, redundancy, useful_rows
+
 TARGETS: dict[str, tuple[str, int | str, int]] = {
     "sm_80": ("cuda", 80, 32),
     "sm_90": ("cuda", 90, 32),
@@ -49,6 +51,7 @@ class Usage:
     multiplies: bool  # whether the kernel has matrix products at all
     redundancy: float  # how many warps compute the same part of the product of queries and supports
     useful_rows: float  # of the supports in launched tiles, at K = 600
+    bound: float | None  # computed share of the peak of matrix products, see kernels_bound
 
     def problems(self) -> list[str]:
         """Budgets that are exceeded."""
@@ -79,9 +82,9 @@ class Spec:
 
 def specs(target: str, dtype: str, dim: int) -> Iterator[Spec]:
     """Every kernel, with the tile sizes that the back end would choose for this target, type and dim."""
-    from nncsl.kernels.fused import gradient, large, rows, small
+    from nncsl.kernels.fused import ROW_CLASSES, gradient, large, rows, small
     from nncsl.kernels.reference import EPS
-    from nncsl.kernels.targets import CLASSES, plan
+    from nncsl.kernels.targets import plan
 
     chosen = plan(dim, dtype != "fp32", target)
     raw, floats = f"*{dtype}", "*fp32"
@@ -89,7 +92,7 @@ def specs(target: str, dtype: str, dim: int) -> Iterator[Spec]:
     by_row = {**vectors, "BR": max(1, 2048 // chosen.width), "MASKED": True}
     tile = chosen.forward
     forward = {
-        **vectors, "BN": tile.queries, "BK": tile.supports, "BC": CLASSES, "HALF": chosen.half, "MASKED": True,
+        **vectors, "BN": tile.queries, "BK": tile.supports, "BC": tile.classes, "HALF": chosen.half, "MASKED": True,
         "SMOOTH": True, "PRECISION": chosen.precision, "SUM_PRECISION": chosen.sum_precision,
     }  # fmt: skip
     how: dict[str, Any] = {"warps": tile.warps, "stages": tile.stages, "multiplies": True}
@@ -112,8 +115,8 @@ def specs(target: str, dtype: str, dim: int) -> Iterator[Spec]:
         for smooth in (False, True):
             constants = {
                 **{name: value for name, value in forward.items() if name != "SUM_PRECISION"}, "BN": tile.queries,
-                "BK": tile.supports, "SMOOTH": smooth, "SORTED": False, "STORED": stored, "SOURCE": source,
-                "FINISH": True, "NEED_Q": True, "NEED_S": True,
+                "BK": tile.supports, "BC": tile.classes, "SMOOTH": smooth, "SORTED": False, "STORED": stored,
+                "SOURCE": source, "FINISH": True, "NEED_Q": True, "NEED_S": True,
             }  # fmt: skip
             name = f"gradient ({source}{', smoothed' if smooth else ''})"
             yield Spec(name, gradient.gradient_kernel, types, constants, **how)
@@ -124,13 +127,13 @@ def specs(target: str, dtype: str, dim: int) -> Iterator[Spec]:
     yield Spec("finish", gradient.finish_kernel, types, {**by_row, "SORTED": True})
     types = [raw, "*i64", "*u8", floats, *["i32"] * 3]
     yield Spec("inverse_lengths", large.inverse_lengths_kernel, types, {**by_row, "LABELED": True})
-    by_class = {"BN": 32, "BC": CLASSES, "SMOOTH": True}
+    by_class = {"BN": 32, "BC": ROW_CLASSES, "SMOOTH": True}
     types = [floats, floats, "*i64", floats, floats, *["i32"] * 3, "fp32", "fp32"]
     yield Spec("combine", large.combine_kernel, types, {**by_class, "BC": 32, "KIND": "mixed"})
     types = [*[floats] * 3, "i32", "i32", "fp32", "fp32"]
     yield Spec("distill", rows.distill_kernel, types, by_class)
     types = [*[floats] * 2, "*i64", *[floats] * 3, *["i32"] * 3, *["fp32"] * 3]
-    constants = {"SMOOTH": True, "NEED": True, "BI": 8, "BC": CLASSES}
+    constants = {"SMOOTH": True, "NEED": True, "BI": 8, "BC": ROW_CLASSES}
     yield Spec("objective", rows.objective_kernel, types, constants, warps=8)
     types = [*[floats] * 7, *["i32"] * 4, *["fp32"] * 3]
     yield Spec("finish_objective", rows.finish_objective_kernel, types, {**by_class, "NEED": True})
@@ -156,16 +159,16 @@ def usage(spec: Spec, target: str, dtype: str, dim: int) -> Usage:
     shared = compiled.metadata.shared
     return Usage(
         target, spec.name, dtype, dim, spec.warps, registers, stack, spills, shared, tensor_core, spec.multiplies,
-        *(_of_tile(spec, backend) if spec.multiplies else (1.0, 1.0)),
+        *(_of_tile(spec, target, dim) if spec.multiplies else (1.0, 1.0, None)),
     )  # fmt: skip
 
 
-def _of_tile(spec: Spec, backend: str) -> tuple[float, float]:
-    """Redundancy of products, and useful rows at K = 600. A matrix instruction gives 16 x 8 numbers, on AMD 16 x 16."""
-    queries, supports = spec.constants["BN"], spec.constants["BK"]
-    instructions = (queries // 16) * (supports // (16 if backend == "hip" else 8))
-    useful = 600 / (-(-600 // supports) * supports)
-    return max(1.0, spec.warps / instructions), round(useful, 3)
+def _of_tile(spec: Spec, target: str, dim: int) -> tuple[float, float, float | None]:
+    """Redundancy of products, useful rows, and the bound."""
+    constants = spec.constants
+    repeated = redundancy(constants["BN"], constants["BK"], spec.warps, TARGETS[target][0] == "hip")
+    share = bound(spec.name, target, dim, constants, repeated)
+    return repeated, round(useful_rows(constants["BK"]), 3), None if share is None else round(share, 3)
 
 
 def _nvidia(compiled: Any) -> tuple[int, int, int, int]:

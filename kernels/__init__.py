@@ -50,15 +50,17 @@ def snn(
     return_log: return logarithms, right also where a probability is too small for fp32; -inf for probability 0.
     backend: "auto", or one of `backends()`.
     """
-    options: dict[str, Any] = {"num_classes": num_classes, "temperature": temperature, "smoothing": smoothing}
-    arguments = _arguments(queries, supports, labels, mask)
-    if lead := batches.leading(arguments):
-        again = functools.partial(snn, **options, return_log=return_log, backend=backend)
-        if not batches.leading({**arguments, "queries": (None, 2)}):
+    options = num_classes, temperature, smoothing
+    if batches.leads(queries, supports):
+        arguments = _arguments(queries, supports, labels, mask)
+        lead = batches.leading(arguments)
+        again = functools.partial(snn, **_named(*options), return_log=return_log, backend=backend)
+        if not batches.leads(supports):
             flat = again(queries=queries.flatten(0, -2), supports=supports, labels=labels, mask=mask)
             return flat.unflatten(0, (*lead, -1))
         return batches.one_by_one(again, arguments, lead)
-    return _snn(_problem(queries, supports, labels, mask, **options)._replace(log=return_log), backend)
+    problem = _problem(queries, supports, labels, mask, *options)
+    return _snn(problem._replace(log=True) if return_log else problem, backend)
 
 
 def nnd_loss(
@@ -84,15 +86,14 @@ def nnd_loss(
     """
     if reduction not in ("mean", "none"):
         raise ValueError(f"reduction must be 'mean' or 'none', got {reduction!r}")
-    options: dict[str, Any] = {"num_classes": num_classes, "temperature": temperature, "smoothing": smoothing}
-    teachers: batches.Arguments = {"teacher_queries": (teacher_queries, 2), "teacher_supports": (teacher_supports, 2)}
-    arguments = _arguments(queries, supports, labels, mask)
-    if lead := batches.leading(arguments):
-        again = functools.partial(nnd_loss, **options, reduction=reduction, backend=backend)
-        batches.leading({**arguments, **teachers})
-        found = batches.one_by_one(again, {**arguments, **teachers}, lead)
+    options = num_classes, temperature, smoothing
+    if batches.leads(queries, supports):
+        arguments = _arguments(queries, supports, labels, mask)
+        arguments |= {"teacher_queries": (teacher_queries, 2), "teacher_supports": (teacher_supports, 2)}
+        again = functools.partial(nnd_loss, **_named(*options), reduction=reduction, backend=backend)
+        found = batches.one_by_one(again, arguments, batches.leading(arguments))
         return found.mean() if reduction == "mean" else found
-    student = _problem(queries, supports, labels, mask, **options)
+    student = _problem(queries, supports, labels, mask, *options)
     checks.check_teacher(queries, supports, teacher_queries, teacher_supports)
     teacher = student._replace(queries=teacher_queries.detach(), supports=teacher_supports.detach())
     chosen = choice.choose(backend, student, teacher)
@@ -165,11 +166,13 @@ def neighbors(queries: Tensor, supports: Tensor, k: int, *, block: int = 4096) -
 
 
 def _arguments(queries: Tensor, supports: Any, labels: Tensor | None, mask: Tensor | None) -> batches.Arguments:
-    """Return the arguments and how many dimensions they have if none lead; labels and mask never lead alone."""
-    found: batches.Arguments = {"queries": (queries, 2), "supports": (supports, 2)}
+    """Return the arguments and how many dimensions they have if none lead."""
     soft = isinstance(labels, Tensor) and labels.is_floating_point()
-    more: batches.Arguments = {"labels": (labels, 1 + soft), "mask": (mask, 1)}
-    return {**found, **more} if batches.leading(found) else found
+    return {"queries": (queries, 2), "supports": (supports, 2), "labels": (labels, 1 + soft), "mask": (mask, 1)}
+
+
+def _named(num_classes: int | None, temperature: float, smoothing: float) -> dict[str, Any]:
+    return {"num_classes": num_classes, "temperature": temperature, "smoothing": smoothing}
 
 
 def _problem(

@@ -2,12 +2,18 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 Arguments = dict[str, tuple[Tensor | None, int]]
 """Name -> tensor, and how many dimensions it has without leading ones."""
+
+
+def leads(*vectors: Any) -> bool:
+    """Return whether any of the vectors has leading dimensions; labels and mask never lead alone."""
+    return any(isinstance(x, Tensor) and x.dim() > 2 for x in vectors)
 
 
 def leading(arguments: Arguments) -> tuple[int, ...]:

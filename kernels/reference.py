@@ -46,9 +46,11 @@ def nnd_loss(student: Problem, teacher: Problem) -> Tensor:
     dtype = working_dtype(student, teacher)
     with torch.no_grad():
         target = snn(teacher.to(dtype))
-    predicted = snn(student.to(dtype))
-    # The inner `where` keeps log(0) out of the graph: its gradient would be 0 * inf.
-    log_predicted = torch.where(target == 0, 1.0, predicted).log()
+    student = student.to(dtype)
+    if student.cold and not student.smoothing:  # probabilities may be too small for their type
+        log_predicted = torch.where(target == 0, 0.0, snn(student._replace(log=True)))
+    else:  # the inner `where` keeps log(0) out of the graph: its gradient would be 0 * inf
+        log_predicted = torch.where(target == 0, 1.0, snn(student)).log()
     return -(target * log_predicted).sum(dim=1)
 
 

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import torch
 
-CLASSES = 64  # per tile of classes
-
 
 class Tile(NamedTuple):
     """What a program holds at a time, and how it is run."""
@@ -17,6 +15,7 @@ class Tile(NamedTuple):
     supports: int
     warps: int
     stages: int
+    classes: int = 64  # few supports are multiplied once more for every so many classes
 
 
 class Plan(NamedTuple):
@@ -30,19 +29,24 @@ class Plan(NamedTuple):
     sum_precision: str  # of products with 0/1 matrices, always as good as fp32
 
 
-# By kind of GPU, and whether vectors are of half precision: (width up to which, forward, gradient). What is not here
-# would spill, and is sent to the blockwise back end.
+# By kind of GPU (or one architecture that differs), and whether vectors are of half precision: (width up to which,
+# forward, gradient). What is not here would spill, and is sent to the blockwise back end.
 TABLE: dict[tuple[str, bool], list[tuple[int, Tile, Tile]]] = {
     ("cuda", True): [
-        (64, Tile(32, 32, 8, 1), Tile(32, 32, 8, 2)),
+        (64, Tile(32, 32, 8, 1, 32), Tile(32, 32, 8, 2)),
         (128, Tile(32, 32, 8, 2), Tile(32, 32, 8, 2)),
         (256, Tile(16, 32, 8, 2), Tile(16, 32, 8, 1)),
-        (512, Tile(16, 32, 8, 1), Tile(16, 16, 8, 1)),
+        (512, Tile(16, 32, 8, 1), Tile(16, 16, 8, 2, 16)),
     ],
     ("cuda", False): [
-        (64, Tile(16, 32, 4, 2), Tile(16, 32, 8, 2)),
-        (128, Tile(16, 32, 8, 2), Tile(16, 32, 8, 2)),
-        (256, Tile(16, 16, 8, 1), Tile(16, 16, 8, 2)),
+        (64, Tile(16, 32, 4, 2), Tile(16, 32, 4, 2, 32)),
+        (128, Tile(16, 32, 4, 2, 32), Tile(16, 32, 4, 2, 16)),
+        (256, Tile(16, 16, 2, 1, 32), Tile(16, 32, 8, 1, 16)),
+    ],
+    ("sm_90", False): [
+        (64, Tile(16, 32, 4, 2), Tile(16, 32, 4, 2, 32)),
+        (128, Tile(16, 32, 4, 2, 32), Tile(16, 32, 4, 1, 16)),
+        (256, Tile(16, 16, 2, 1, 32), Tile(16, 32, 8, 1, 16)),
     ],
     ("cdna", True): [
         (128, Tile(32, 64, 4, 2), Tile(32, 32, 4, 1)),
@@ -86,16 +90,20 @@ def padded(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
 
 
+def _rows(half: bool, arch: str) -> list[tuple[int, Tile, Tile]]:
+    return TABLE.get((arch, half)) or TABLE.get((kind_of(arch) or "", half), [])
+
+
 def widest(half: bool, arch: str) -> int:
     """Return the largest dim for which there are tile sizes; 0 if there are none."""
-    rows = TABLE.get((kind_of(arch) or "", half))
+    rows = _rows(half, arch)
     return rows[-1][0] if rows else 0
 
 
 def plan(dim: int, half: bool, arch: str) -> Plan:
     """Return how vectors [rows, dim] are treated; dim is at most `widest`."""
     kind, width = kind_of(arch) or "", padded(dim)
-    _, forward, gradient = next(row for row in TABLE[kind, half] if width <= row[0])
+    _, forward, gradient = next(row for row in _rows(half, arch) if width <= row[0])
     precision, sum_precision = PRECISIONS[kind]
     if kind == "cuda" and (width > WIDEST_EXACT or torch.get_float32_matmul_precision() != "highest"):
         precision = "tf32"

@@ -103,27 +103,24 @@ def snn_forward(problem: Problem, keep: bool) -> Forward:
     """
     dtype = working_dtype(problem)
     class_rows = ClassRows(problem, dtype)
-    finish = _log_probabilities if problem.log else _probabilities
-    scales = inverse_lengths(problem.queries, dtype), inverse_lengths(problem.supports, dtype)
-    side = Side.of(problem, *scales, class_rows)
+    query_scale, support_scale = inverse_lengths(problem.queries, dtype), inverse_lengths(problem.supports, dtype)
+    side = Side.of(problem, query_scale, support_scale, class_rows)
     n, k = problem.queries.shape[0], problem.supports.shape[0]
-    kept = scales[1].new_empty((k, n) if keep else (0, 0))
-    lengths = [scale.view(-1) for scale in scales]
+    kept = query_scale.new_empty((k, n) if keep else (0, 0))
+    finish, totals, tops = _log_probabilities if problem.log else _probabilities, [], []
     if fits(problem, class_rows) and not problem.log:
         whole = Whole(side)
         sums = whole.sums(whole.exponentials(kept[: class_rows.num_supports] if keep else None))
-        state = torch.cat([sums.total, sums.total, *lengths]) if keep else sums.total
-        return Forward(finish(sums, class_rows, problem.smoothing), state, kept)
-    parts, totals, tops = [], [], []
-    for start, stop in _query_groups(n, keep):
-        sums = BlockLoop(side, start, stop).sums(kept if keep else None)
-        totals.append(sums.total)
-        tops.append(sums.total if sums.top is None else sums.top)
-        parts.append(finish(sums, class_rows, problem.smoothing))
-    state = torch.cat([*totals, *tops, *lengths])
-    if len(parts) != 1:
-        return Forward(torch.cat([kept.new_empty(0, problem.num_classes), *parts]), state, kept)
-    return Forward(parts[0], state, kept)
+        output, totals = finish(sums, class_rows, problem.smoothing), [sums.total]
+    else:
+        output = query_scale.new_empty(n, problem.num_classes)
+        for start, stop in _query_groups(n, keep):
+            sums = BlockLoop(side, start, stop).sums(kept if keep else None)
+            totals.append(sums.total)
+            tops += [] if sums.top is None else [sums.top]
+            output[start:stop] = finish(sums, class_rows, problem.smoothing)
+    state = torch.cat([*totals, *(tops or totals), query_scale.view(-1), support_scale.view(-1)])
+    return Forward(output, state, kept)
 
 
 def snn_backward(

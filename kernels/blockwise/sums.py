@@ -30,8 +30,9 @@ class Sums(NamedTuple):
 
     def log_probability(self) -> Tensor:
         """Return log of mass / total: [R, n], -inf for a class of no mass."""
-        logs = self.mass.log() - self.total.log()
-        return logs if self.shift is None or self.top is None else logs + (self.shift - self.top) * math.log(2)
+        if self.shift is None or self.top is None:  # not a difference of logarithms up to 1 / temperature
+            return self.probability().log_()
+        return self.mass.log() - self.total.log() + (self.shift - self.top) * math.log(2)
 
 
 def cross_entropy(

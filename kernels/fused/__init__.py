@@ -11,13 +11,14 @@ import triton
 from torch import Tensor
 
 from ..problem import Forward, Problem
-from ..targets import CLASSES, Plan
+from ..targets import Plan, Tile
 from . import gradient, large, rows, small
 from .given import Given, empty_state, forward_constants, given, new
 
 SMALL = 640  # supports up to which nothing is sorted
 PROGRAMS = 128  # a loop over many supports is split until there are about as many programs
 QUERIES_AT_ONCE = 2048  # of a gradient with many supports
+ROW_CLASSES = 64  # at a time, of kernels that see probabilities only
 PARTS_BYTES = 1 << 26  # room for the parts of support gradients
 
 
@@ -41,7 +42,7 @@ def sort(problem: Problem) -> Order:
     return Order(order, key.to(torch.int32), first)
 
 
-def splits_of(queries: int, supports: int, tile: Any) -> tuple[int, int]:
+def splits_of(queries: int, supports: int, tile: Tile) -> tuple[int, int]:
     """Return into how many ranges the supports are split, and their size."""
     wanted = max(1, PROGRAMS // max(1, triton.cdiv(queries, tile.queries)))
     size = triton.cdiv(triton.cdiv(supports, wanted), tile.supports) * tile.supports
@@ -122,7 +123,7 @@ def gradients(
                 x.queries if query_parts is None else query_parts, x.queries if ds is None else support_parts,
                 n, c, first_query, last_query, first, last, split_size, upstream.stride,
                 x.scale, 1 / x.problem.temperature, upstream.factor, keep, uniform,
-                **x.vectors, **x.flags, BN=tile.queries, BK=tile.supports, BC=CLASSES, HALF=x.plan.half,
+                **x.vectors, **x.flags, BN=tile.queries, BK=tile.supports, BC=tile.classes, HALF=x.plan.half,
                 SORTED=order is not None, STORED=form, SOURCE=upstream.source, FINISH=finish,
                 NEED_Q=need_queries, NEED_S=need_supports, PRECISION=x.plan.precision,
                 num_warps=tile.warps, num_stages=tile.stages,
@@ -176,22 +177,22 @@ def nnd_forward(student: Problem, teacher: Problem, mean: bool) -> tuple[Tensor,
     losses = new(x, n)
     if order is None:
         ours, theirs, state, tile = new(x, n, c), new(x, n, c), empty_state(x), smaller(x.plan, y.plan)
-        constants = {**forward_constants(x), "BN": tile.queries, "BK": tile.supports, "num_warps": tile.warps}
+        constants = forward_constants(x._replace(plan=x.plan._replace(forward=tile)))
         small.small_nnd_kernel[(triton.cdiv(n, tile.queries),)](
             x.queries, x.supports, y.queries, y.supports, x.problem.labels, x.mask, state, ours, theirs, losses,
             n, k, c, max(x.levels, y.levels), x.scale, *x.smoothed,
             TD=y.queries.shape[1], TDP=y.plan.width, TEACHER_HALF=y.plan.half, TEACHER_PRECISION=y.plan.precision,
-            **{**constants, "num_stages": tile.stages},
+            **constants,
         )  # fmt: skip
     else:
         (ours, state), (theirs, _) = probabilities(x, "mixed", order), probabilities(y, "mixed", order)
         rows.distill_kernel[(triton.cdiv(n, 32),)](
-            ours, theirs, losses, n, c, *x.smoothed, SMOOTH=x.flags["SMOOTH"], BN=32, BC=CLASSES
+            ours, theirs, losses, n, c, *x.smoothed, SMOOTH=x.flags["SMOOTH"], BN=32, BC=ROW_CLASSES
         )
     return losses.mean() if mean else losses, ours, theirs, state
 
 
-def smaller(one: Plan, two: Plan) -> Any:
+def smaller(one: Plan, two: Plan) -> Tile:
     """Return the tile that fits both."""
     return min(one.forward, two.forward, key=lambda tile: (tile.queries * tile.supports, -tile.warps))
 
@@ -220,7 +221,7 @@ def loss_forward(problem: Problem, views: int, power: float, need: bool) -> tupl
     predictions = new(x, n, dtype=torch.int64)
     means, parts, sharpness = new(x, programs, c), new(x, programs), new(x, n)
     pulls = new(x, 2, n, c) if need else new(x, 0)
-    constants: dict[str, Any] = {"SMOOTH": x.flags["SMOOTH"], "NEED": need, "BC": CLASSES}
+    constants: dict[str, Any] = {"SMOOTH": x.flags["SMOOTH"], "NEED": need, "BC": ROW_CLASSES}
     if order is None and room:
         mixed, state = new(x, n, c), empty_state(x)
         small.small_objective_kernel[(programs,)](

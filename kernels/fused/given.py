@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..problem import Problem
 from ..reference import EPS
-from ..targets import CLASSES, Plan, arch_of, plan
+from ..targets import Plan, arch_of, plan
 
 LN_2 = math.log(2)
 
@@ -72,7 +72,7 @@ def empty_state(x: Given) -> Tensor:
 def forward_constants(x: Given) -> dict[str, Any]:
     tile = x.plan.forward
     return {
-        **x.vectors, **x.flags, "BN": tile.queries, "BK": tile.supports, "BC": CLASSES, "HALF": x.plan.half,
+        **x.vectors, **x.flags, "BN": tile.queries, "BK": tile.supports, "BC": tile.classes, "HALF": x.plan.half,
         "PRECISION": x.plan.precision, "SUM_PRECISION": x.plan.sum_precision,
         "num_warps": tile.warps, "num_stages": tile.stages,
     }  # fmt: skip

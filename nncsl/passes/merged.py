@@ -44,11 +44,18 @@ class _Merged(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, weight, mean, variance = ctx.saved_tensors
-        shape, dims = [1, -1] + [1] * (x.ndim - 2), [d for d in range(x.ndim) if d != 1]
+        if len(x):  # with fixed statistics: one kernel for all three
+            dx, sum_dy_xhat, sum_dy = torch.ops.aten.native_batch_norm_backward(
+                gradient, x, weight, mean, variance, None, None, False, ctx.eps, [True, True, True]
+            )
+        else:
+            dx, sum_dy_xhat, sum_dy = gradient.clone(), torch.zeros_like(weight), torch.zeros_like(weight)
+        # What the statistics add, as in passes.batchnorm: factor * (sum_dy + xhat * sum_dy_xhat).
+        whole_dy, whole_dy_xhat = ctx.units.total([torch.cat([sum_dy, sum_dy_xhat])]).chunk(2)
         scale = torch.rsqrt(variance + ctx.eps)
-        dy = gradient.to(mean.dtype)
-        xhat = (x - mean.view(shape)) * scale.view(shape)
-        sums = torch.stack([dy.sum(dim=dims), (dy * xhat).sum(dim=dims)])
-        whole = ctx.units.total([sums.flatten()]).view_as(sums) / ctx.values
-        dx = (dy - whole[0].view(shape) - xhat * whole[1].view(shape)) * (weight * scale).view(shape)
-        return dx.to(x.dtype), sums[1].to(weight.dtype), sums[0].to(weight.dtype), None, None
+        factor = weight * scale / ctx.values
+        slope = factor * scale * whole_dy_xhat
+        offset = factor * whole_dy - slope * mean
+        shape = [1, -1] + [1] * (x.ndim - 2)
+        dx.sub_((x * slope.view(shape)).add_(offset.view(shape)).to(dx.dtype))
+        return dx, sum_dy_xhat, sum_dy, None, None

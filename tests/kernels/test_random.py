@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nncsl import kernels
-from tests.kernels.cases import assert_as_good_as_eager, problem, run_nnd, run_snn
+from tests.kernels.cases import (
+    Problem,
+    assert_as_good_as_eager,
+    problem,
+    run_nnd,
+    run_snn,
+    with_cross_entropy,
+    with_near_teacher,
+)
 
 pytest.importorskip("triton")
 # Without shrinking: the interpreter is slow, and the problems are small anyway.
@@ -17,68 +25,99 @@ SLOW = {
     "deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True, "database": None,
     "phases": [Phase.explicit, Phase.generate],
 }  # fmt: skip
-
-PROBLEMS = st.fixed_dictionaries(
-    {
-        "n": st.integers(1, 40),
-        "k": st.integers(1, 90),
-        "classes": st.integers(1, 12),
-        "temperature": st.sampled_from([0.005, 0.02, 0.03, 0.1, 1.0, 100.0]),
-        "smoothing": st.sampled_from([0.0, 0.1, 0.9]),
-        "masked": st.booleans(),
-        "seed": st.integers(0, 1000),
-    }
+TEMPERATURES = st.one_of(
+    st.sampled_from([0.005, 0.02, 0.03, 0.1, 1.0, 100.0]), st.floats(-2.3, 2.0).map(lambda power: 10.0**power)
 )
 
 
-@settings(max_examples=25, **SLOW)  # type: ignore[arg-type]
-@given(PROBLEMS, st.sampled_from([run_snn, run_nnd]), st.sampled_from([torch.float32, torch.float16, torch.bfloat16]))
-def test_blockwise(sizes: dict[str, Any], run: Any, dtype: torch.dtype) -> None:
-    assert_as_good_as_eager(run, problem(dtype=dtype, dim=16, **sizes), "blockwise")
+@st.composite
+def problems(draw: Any, dtypes: list[torch.dtype], device: str) -> tuple[Any, Problem]:
+    """A call and its tensors: no queries, warm and cold, upstream gradients of all sizes, teachers far and near."""
+    run = draw(st.sampled_from([run_snn, run_nnd]))
+    p = problem(
+        n=draw(st.integers(0 if run is run_snn else 1, 40)),
+        k=draw(st.integers(1, 90)),
+        classes=draw(st.integers(1, 12)),
+        dim=16,
+        dtype=draw(st.sampled_from(dtypes)),
+        device=device,
+        masked=draw(st.booleans()),
+        seed=draw(st.integers(0, 1000)),
+        temperature=draw(TEMPERATURES),
+        smoothing=draw(st.sampled_from([0.0, 0.1, 0.9])),
+    )
+    if draw(st.booleans()):
+        p = with_cross_entropy(p) if run is run_snn else with_near_teacher(p)
+    return run, p
 
 
-@settings(max_examples=15, **SLOW)  # type: ignore[arg-type]
-@given(PROBLEMS, st.sampled_from([run_snn, run_nnd]), st.sampled_from([torch.float32, torch.float16]))
-def test_triton(sizes: dict[str, Any], run: Any, dtype: torch.dtype) -> None:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    assert_as_good_as_eager(run, problem(dtype=dtype, dim=16, device=device, **sizes), "triton")
+@settings(max_examples=60, **SLOW)  # type: ignore[arg-type]
+@given(problems([torch.float32, torch.float16, torch.bfloat16], "cpu"))
+def test_blockwise(drawn: tuple[Any, Problem]) -> None:
+    assert_as_good_as_eager(*drawn, "blockwise")
 
 
-@pytest.mark.parametrize(("backend", "k"), [("blockwise", 300), ("triton", 30), ("triton", 650)])
-def test_thirty_runs_are_bitwise_equal(backend: str, k: int, triton_device: torch.device) -> None:
-    p = problem(n=20, k=k, dim=16, device=triton_device)
+@settings(max_examples=30, **SLOW)  # type: ignore[arg-type]
+@given(problems([torch.float32, torch.float16], "cuda" if torch.cuda.is_available() else "cpu"))
+def test_triton(drawn: tuple[Any, Problem]) -> None:
+    assert_as_good_as_eager(*drawn, "triton")
+
+
+@pytest.mark.parametrize(("backend", "most_unsorted"), [("blockwise", 0), ("triton", 640), ("triton", 0)])
+def test_thirty_runs_are_bitwise_equal(
+    backend: str, most_unsorted: int, triton_device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few supports, and the way of many: sorted, in several splits."""
+    from nncsl.kernels import fused
+
+    monkeypatch.setattr(fused, "SMALL", most_unsorted)
+    p = problem(n=20, k=40, dim=16, device=triton_device)
     for run in (run_snn, run_nnd):
         first = run(p, backend)
-        for _ in range(29 if backend == "blockwise" or k < 100 else 2):
+        for _ in range(29):
             for name, value in run(p, backend).items():
                 assert torch.equal(value, first[name]), name
 
 
-def trained(backend: str, dtype: torch.dtype, steps: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Train a linear map of vectors by all losses at once; return its weights and the last loss."""
+def trained(
+    backend: str, dtype: torch.dtype, steps: int, device: torch.device, toward: float | None = None
+) -> tuple[Tensor, list[float]]:
+    """Train a linear map of vectors by all losses at once; return its weights and the losses.
+
+    toward: where the weights are moved to by one unit in the last place before the first step.
+    """
     p = problem(n=16, k=12, dim=16, dtype=dtype, device=device)
     rng = torch.Generator().manual_seed(5)
-    weights = torch.eye(16) + 0.1 * torch.randn(16, 16, generator=rng)
-    weights = weights.to(device, dtype).requires_grad_()
+    weights = (torch.eye(16) + 0.1 * torch.randn(16, 16, generator=rng)).to(device, dtype)
+    if toward is not None:
+        weights = torch.nextafter(weights, torch.full_like(weights, toward))
     options: dict[str, Any] = {"num_classes": 7, "smoothing": 0.1, "backend": backend}
+    losses = []
     for _ in range(steps):
+        weights.requires_grad_()
         queries, supports = p.queries @ weights, p.supports @ weights
         snn = kernels.snn_loss(queries, supports, p.labels, **options)
         nnd = kernels.nnd_loss(queries, supports, p.teacher_queries, p.teacher_supports, p.labels, **options)
         loss = snn.cross_entropy + snn.minus_entropy + nnd
         (grad,) = torch.autograd.grad(loss, weights)
-        weights = (weights - 0.02 * grad).detach().requires_grad_()
-    return weights.detach().double(), loss.detach().double()
+        weights = (weights - 0.05 * grad).detach()
+        losses.append(loss.item())
+    return weights.double(), losses
 
 
-@pytest.mark.parametrize(("backend", "steps"), [("blockwise", 200), ("triton", 30)])
+@pytest.mark.parametrize(("backend", "steps"), [("blockwise", 200), ("triton", 80)])
 def test_many_steps_end_at_the_same_weights(backend: str, steps: int, triton_device: torch.device) -> None:
-    """Rounding grows from step to step, with every back end alike. The interpreter has time for fewer."""
+    """Rounding grows from step to step: a back end may be as far off as eager is, or eager from a start one unit off.
+
+    At four times this rate training is chaotic, and one unit at the start is a tenth of a weight in the end, with
+    every back end alike. The interpreter has time for fewer steps.
+    """
     steps = 200 if triton_device.type == "cuda" else steps
-    exact, lowest = trained("reference", torch.float64, steps, triton_device)
-    eager, _ = trained("reference", torch.float32, steps, triton_device)
-    found, loss = trained(backend, torch.float32, steps, triton_device)
-    start = trained("reference", torch.float64, 1, triton_device)[1]
-    assert lowest < start - 0.01
-    assert abs(loss - lowest) < 1e-4
-    assert (found - exact).abs().max() <= 4 * (eager - exact).abs().max() + 1e-4
+    exact, losses = trained("reference", torch.float64, steps, triton_device)
+    found, _ = trained(backend, torch.float32, steps, triton_device)
+    starts = (None, float("inf"), float("-inf"))
+    eager = [trained("reference", torch.float32, steps, triton_device, toward)[0] for toward in starts]
+    growth = max((weights - exact).abs().max().item() for weights in eager)
+    assert losses[-1] < 0.6 * losses[0]
+    assert growth < 1e-4
+    assert (found - exact).abs().max() <= 4 * growth

@@ -57,6 +57,7 @@ def test_kernels_compile_within_budgets(target: str, dtype: str) -> None:
     assert len(rows) == len(HARDEST)
     assert not [(row["kernel"], row["problems"]) for row in rows if row["problems"]]
     assert all(row["tensor_core"] for row in rows)
+    assert all(row["redundancy"] == 1 or target.startswith("gfx1") for row in rows)
 
 
 def test_a_gpu_without_matrix_units_has_no_tile_sizes() -> None:
