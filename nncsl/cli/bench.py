@@ -5,7 +5,7 @@ from typing import Any
 
 from nncsl.cli.settings import command
 
-_BENCHMARKS = ("kernels", "bank", "views", "step", "methods", "memory", "budget", "ranks")
+_BENCHMARKS = ("kernels", "bank", "views", "step", "methods", "memory", "budget", "ranks", "gpu")
 
 
 def add(commands: Any) -> None:
