@@ -97,10 +97,17 @@ def leaves(value, name=""):
         yield name, (value.dtype, value.contiguous().numpy().tobytes()) if isinstance(value, torch.Tensor) else value
 
 
-@pytest.mark.parametrize("mode", ["features", "model"])
-def test_exact_runs_end_with_the_same_bytes_on_1_2_and_4_ranks(crew, tmp_path, mode):
-    """All five tasks; the first trains BatchNorm, the others hold it; herding chooses the memory."""
-    settings = (*SHORT, f"teacher_mode={mode}", "memory_selection=herding", "unlabeled_memory=20", "ranks_exact=true")
+@pytest.mark.parametrize(("mode", "tasks"), [("features", 5), ("model", 2)])
+def test_exact_runs_end_with_the_same_bytes_on_1_2_and_4_ranks(crew, tmp_path, mode, tasks):
+    """Over all tasks; the first trains BatchNorm, the others hold it; herding chooses the memory."""
+    settings = (
+        *SHORT,
+        f"teacher_mode={mode}",
+        f"tasks={tasks}",
+        "memory_selection=herding",
+        "unlabeled_memory=20",
+        "ranks_exact=true",
+    )
     found = {}
     for count in (1, 2, 4):
         folder = tmp_path / str(count)
@@ -125,7 +132,7 @@ def test_resumed_on_other_numbers_of_ranks_it_ends_the_same(crew, tmp_path):
     assert learned(pieces) == learned(whole)
 
 
-@pytest.mark.parametrize("method", ["pseudoer", "foster", "oewc", "ordisco", "ccic", "xder", "icarl"])
+@pytest.mark.parametrize("method", ["pseudoer", "oewc", "ordisco", "ccic", "xder"])
 def test_whole_runs_of_methods_with_passes_of_their_own(crew, tmp_path, method):
     """What is computed between steps (guesses, importances, stored logits, means) is the same on every rank."""
     settings = (*SHORT, "tasks=2", f"method={method}", "ranks_exact=true")
