@@ -1,0 +1,39 @@
+"""Whole steps of NNCSL, counted: no waits, one copy, and as many operations as are recorded."""
+
+import csv
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+if torch.cuda.is_available():
+    pytest.skip("counted in Triton's interpreter", allow_module_level=True)
+
+from nncsl.benchmarks import step_launches
+from nncsl.transfer import constant
+
+
+def recorded(name):
+    with step_launches.RESULTS.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["shapes"] == name]
+    newest = rows[-1]["commit"]
+    return {row["part"]: row for row in rows if row["commit"] == newest}
+
+
+def test_a_step_starts_what_is_recorded_and_waits_for_nothing(tmp_path):
+    constant.cache_clear()
+    found = {row["part"]: row for row in step_launches.table("CIFAR-10 task 2", tmp_path)}
+    constant.cache_clear()
+    assert found["all"]["waits"] == 0 and found["all"]["copies"] == 1
+    assert found["losses"]["operations"] <= 37 and found["losses"]["triton"] >= 6
+    assert found["network"]["operations"] > found["losses"]["operations"]
+    for part, row in recorded("CIFAR-10 task 2").items():
+        if part in ("losses", "update", "network"):  # rendering: whatever colors the views have drawn
+            assert all(found[part][key] == int(row[key]) for key in ("operations", "triton", "copies", "waits"))
+
+
+def test_every_recorded_step_of_today_waits_for_nothing_and_those_of_before_did():
+    for name in step_launches.SHAPES:
+        with step_launches.RESULTS.open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["shapes"] == name and row["part"] == "all"]
+        assert int(rows[0]["waits"]) > 100 and int(rows[-1]["waits"]) == 0 and int(rows[-1]["copies"]) == 1
