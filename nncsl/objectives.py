@@ -82,7 +82,7 @@ def plus(one: Tensor | None, other: Tensor, weight: float = 1.0) -> Tensor:
 
 def positions(labels: Tensor, within: tuple[int, ...]) -> Tensor:
     """Return where each label stands in ``within``, which holds all of them: int64 of the same shape."""
-    return constant(tuple(places(within).tolist()), labels.device)[labels]
+    return constant(tuple(places(within).tolist()), labels.device, torch.int64)[labels]
 
 
 def places(within: Sequence[int]) -> np.ndarray:

@@ -28,8 +28,11 @@ def ship(cargo: Any, device: torch.device) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def constant(values: tuple[Any, ...], device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Return a tensor of these values that travels once and stays on the device; nobody may change it."""
+def constant(values: tuple[Any, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return a tensor of these values that travels once and stays on the device; nobody may change it.
+
+    The type has to be said: (False,) and (0,) are the same to a cache.
+    """
     return torch.tensor(values, dtype=dtype).to(device)
 
 

@@ -183,7 +183,7 @@ def test_every_command_has_examples_in_its_help(name):
 
 def test_exit_codes_are_the_same_in_help_and_page():
     codes = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "cli.md").read_text(), flags=re.MULTILINE)
-    assert re.findall(r"(?:codes:|;)\s+(\d+) ", cli.build_parser().epilog.replace("\n", " ")) == codes
+    assert re.findall(r"(?:codes:|[;,])\s+(\d+) ", cli.build_parser().epilog.replace("\n", " ")) == codes
 
 
 def test_modules_and_files_that_commands_name_exist():

@@ -46,11 +46,11 @@ class Task:
 
     def seen_on(self, device: torch.device) -> torch.Tensor:
         """Return the same on a device, where it stays."""
-        return constant(tuple(self.seen_mask.tolist()), device)
+        return constant(tuple(self.seen_mask.tolist()), device, torch.bool)
 
     def unseen_on(self, device: torch.device) -> torch.Tensor:
         """Return the opposite."""
-        return constant(tuple((~self.seen_mask).tolist()), device)
+        return constant(tuple((~self.seen_mask).tolist()), device, torch.bool)
 
 
 def split_tasks(

@@ -47,7 +47,7 @@ def neighbors(step: Step, method: Any, seen: Seen) -> Tensor:
 def logits(step: Step, method: Any, seen: Seen) -> Tensor:
     """Softened logits of the old classes."""
     features = torch.cat([view.features for view in seen.views])
-    old = constant(step.task.old, features.device)
+    old = constant(step.task.old, features.device, torch.int64)
     found = method.network.head(features.float())[:, old]
     return objectives.kd_loss(found, _answers(step)[:, old], method.config.kd_temperature)
 

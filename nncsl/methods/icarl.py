@@ -115,7 +115,7 @@ def binary_loss(logits: Tensor, labels: Tensor, old: tuple[int, ...], answers: T
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     targets = F.one_hot(labels, logits.shape[1]).to(logits.dtype)
     if answers is not None:
-        targets[:, constant(old, logits.device)] = answers.to(logits.dtype)
+        targets[:, constant(tuple(old), logits.device, torch.int64)] = answers.to(logits.dtype)
     return F.binary_cross_entropy_with_logits(logits, targets)
 
 

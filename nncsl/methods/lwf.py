@@ -77,7 +77,7 @@ class LwF(Finetune):
         (outputs,) = step.see("labeled")
         logits = self.seen_logits(outputs.features, step.task)
         lin = objectives.lin_loss(logits, step.labels("labeled"))
-        old = logits[:, constant(step.task.old, logits.device)]
+        old = logits[:, constant(step.task.old, logits.device, torch.int64)]
         kd = objectives.softened_loss(old, step.targets["labeled"], self.own.temperature)
         return Losses(lin + self.own.strength * kd, {"lin": lin, "kd": kd})
 

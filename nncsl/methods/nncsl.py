@@ -130,7 +130,7 @@ class NNCSL(Method):
             each = count if images is None else len(images)
             snn = objectives.plus(snn, parts.cross_entropy, each / count)
             mem = objectives.plus(mem, parts.minus_entropy, each / count)
-            guessed = constant(classes, device)[parts.predictions[: 2 * each]].unflatten(0, (2, each))
+            guessed = constant(classes, device, torch.int64)[parts.predictions[: 2 * each]].unflatten(0, (2, each))
             if images is not None:
                 guesses = torch.zeros((2, count), dtype=torch.int64, device=device) if guesses is None else guesses
                 guessed = guesses.index_copy(1, images, guessed)

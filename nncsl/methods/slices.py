@@ -13,7 +13,9 @@ from nncsl.transfer import constant
 
 def slice_loss(logits: Tensor, labels: Tensor, classes: tuple[int, ...]) -> Tensor:
     """Return the cross-entropy over some classes alone: logits [n, C], labels [n] among them."""
-    return objectives.lin_loss(logits[:, constant(classes, logits.device)], objectives.positions(labels, classes))
+    return objectives.lin_loss(
+        logits[:, constant(classes, logits.device, torch.int64)], objectives.positions(labels, classes)
+    )
 
 
 def shrunk(logits: Tensor, own: Tensor, factor: float) -> Tensor:

@@ -100,7 +100,7 @@ class XDER(DERpp):
         logits = self.uncounted(step, "labeled") if task.index else self.logits(*step.see("labeled"))
         parts = {"lin": slices.slice_loss(logits, labels, task.classes)}
         if own.past_constraint and task.old:
-            seen = constant(task.seen, logits.device)
+            seen = constant(task.seen, logits.device, torch.int64)
             excess = slices.past_excess(logits[:, seen], len(task.old), own.margin)
             parts["past"] = slices.mean_of_positive(excess)
         if "logit_replay" in step.batch:

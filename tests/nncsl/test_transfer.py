@@ -64,8 +64,15 @@ def test_what_is_sent_twice_travels_once():
 def test_constants_stay_and_random_numbers_do_not_wait():
     constant.cache_clear()
     with standing_in() as watch:
-        first, second = (constant((3, 1), DEVICE) for _ in range(2))
+        first, second = (constant((3, 1), DEVICE, torch.int64) for _ in range(2))
         drawn = send(torch.arange(3), DEVICE)
     assert first is second and unwrapped(first).tolist() == [3, 1] and unwrapped(drawn).tolist() == [0, 1, 2]
     assert watch.count("copy") == 2
     constant.cache_clear()
+
+
+def test_constants_of_equal_values_keep_their_types():
+    """To a cache False is 0: a mask must not come back as numbers."""
+    cpu = torch.device("cpu")
+    numbers, mask = constant((0, 1), cpu, torch.int64), constant((False, True), cpu, torch.bool)
+    assert numbers.dtype == torch.int64 and mask.dtype == torch.bool

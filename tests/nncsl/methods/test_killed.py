@@ -39,6 +39,7 @@ def train(loaded, folder, before_losses):
         before_losses((step.task.index, step.phase.name, step.now.number))
         return losses(self, step)
 
+    own = "losses" in vars(declared)
     declared.losses = observed
     try:
         if (folder / "checkpoint" / "state.pt").exists():
@@ -46,7 +47,10 @@ def train(loaded, folder, before_losses):
         else:
             runs.start(loaded, folder, quiet=True)
     finally:
-        declared.losses = losses
+        if own:
+            declared.losses = losses
+        else:
+            del declared.losses
 
 
 def killed_at(place, loaded, folder, threads):
