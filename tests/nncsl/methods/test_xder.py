@@ -257,7 +257,7 @@ def test_an_image_is_renewed_with_the_probability_of_one_over_its_meetings(scene
     renew = method.renew
 
     def counting(rows, *others):
-        renewed.append(set(rows.tolist()))
+        renewed.append(set(rows[others[-1]].tolist()))  # the last says which of them
         renew(rows, *others)
 
     method.renew = counting
