@@ -204,7 +204,7 @@ def _first_step(bench: Bench, ranks: Ranks, frozen: bool, way: str, group: Any) 
     if way == "nncsl" or ranks.alone:
         loss, _ = bench.step(method, ranks, 0, ranks.forward(method.network, Passes()))
     else:
-        seen = _own_part(bench.look(method, Ranks(), 0, method.network), ranks)
+        seen = own_part(method, bench.look(method, Ranks(), 0, method.network), ranks)
         wrapped = DistributedDataParallel(_Losses(method), process_group=group, find_unused_parameters=True)
         loss = wrapped(seen)
         loss.backward()
@@ -225,7 +225,7 @@ class _Losses(nn.Module):
         return self.method.losses(step).total
 
 
-def _own_part(step: Step, ranks: Ranks) -> Step:
+def own_part(method: methods.Method, step: Step, ranks: Ranks) -> Step:
     """The step as one of several ranks has it that know nothing of each other: every N-th image, in all its views."""
     batch, pixels = {}, {}
     for name, group in step.batch.items():
@@ -235,7 +235,9 @@ def _own_part(step: Step, ranks: Ranks) -> Step:
         chosen = torch.from_numpy(rows)
         labels = None if group.labels is None else group.labels[chosen]
         batch[name], pixels[name] = Group(group.keys.rows(rows), labels, group.old[rows]), step.pixels[name][chosen]
-    return step._replace(batch=batch, pixels=pixels)
+    known = {name: group.labels for name, group in batch.items() if group.labels is not None}
+    notes = {name: torch.from_numpy(values) for name, values in method.notes(batch, step.task).items()}
+    return step._replace(batch=batch, pixels=pixels, known=known, notes=notes)
 
 
 def _apart(found: Tensor, expected: Tensor) -> float:
