@@ -40,6 +40,8 @@ def refusal(config: Config, device: torch.device, method: Method) -> str | None:
         return f"the device is {device.type}"
     if config.precision == "fp16":
         return "precision=fp16 has a scaler that looks at every step's gradients"
+    if config.memory_budget:
+        return "memory_budget: a graph keeps memory for itself, which nobody has planned"
     if config.micro_batch and config.spill != "device":
         return f"micro-batches are spilled (spill={config.spill})"
     if any(module._forward_hooks or module._forward_pre_hooks for module in method.modules()):

@@ -37,6 +37,7 @@ def test_every_method_says_whether_its_steps_are_alike(small, name):
     (("micro_batch=4", "spill=disk"), "spill=disk"),
     (("micro_batch=4", "spill=host"), "spill=host"),
     (("unlabeled_memory=40",), "unlabeled_memory"),
+    (("memory_budget=2GB",), "memory_budget"),
     (("micro_batch=4",), None),
     (("precision=bf16",), None),
     (("unlabeled_memory=40", "method=csl-nofilter"), None),
