@@ -21,9 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nncsl import batches, engine, methods, steps
+from nncsl import batches, engine, methods
 from nncsl import config as configs
-from nncsl.ahead import Ahead
 from nncsl.batches import Moment
 from nncsl.config import build
 from nncsl.data.images import ArrayImages
@@ -33,10 +32,12 @@ from nncsl.files import write_text
 from nncsl.methods.base import Asked
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
+from nncsl.steps import arrival
+from nncsl.steps.ahead import Ahead
+from nncsl.steps.transfer import mapped, packed
 from nncsl.teachers import Surroundings
 from nncsl.teachers.bank import BankTeacher
 from nncsl.terminal import Interruption, Reporter
-from nncsl.transfer import mapped, packed
 
 from .provenance import current_commit, processor
 
@@ -74,9 +75,9 @@ class HostBench:
         """Give the first steps of an epoch."""
         return (Moment(0, 0, number, number, self.pool) for number in range(count))
 
-    def prepare(self, now: Moment) -> steps.Drawn:
+    def prepare(self, now: Moment) -> arrival.Drawn:
         """Do what a thread can do beforehand."""
-        return steps.prepare(self.method, self.setup, self.teacher, now, whole=True)
+        return arrival.prepare(self.method, self.setup, self.teacher, now, whole=True)
 
     def parts(self, now: Moment) -> Iterator[tuple[str, Callable[[], Any]]]:
         """Give each part of the work, by name."""
@@ -89,7 +90,7 @@ class HostBench:
         yield "all of it", lambda: self.prepare(now)
         yield "packing", lambda: self.pack(drawn)
 
-    def pack(self, drawn: steps.Drawn) -> int:
+    def pack(self, drawn: arrival.Drawn) -> int:
         """Do what the main thread still has to: put everything into the one buffer; return its bytes."""
         arrays: list[np.ndarray] = []
         mapped(drawn[2:], lambda array: arrays.append(array))

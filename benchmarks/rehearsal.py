@@ -7,15 +7,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nncsl import engine, graphs, methods, networks, passes, steps, teachers
+from nncsl import engine, methods, networks, passes, teachers
 from nncsl.batches import Moment
 from nncsl.config import Config
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, Task
-from nncsl.divergence import Lookout
 from nncsl.methods.base import Losses
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
+from nncsl.steps import arrival, graphs
+from nncsl.steps.divergence import Lookout
 from nncsl.teachers import Surroundings
 from nncsl.terminal import Interruption, Reporter
 
@@ -71,11 +72,11 @@ class Rehearsal:
             engine.record(self.state, losses, step.batch, hidden, self.stream)
         return seen, losses
 
-    def arrive(self, number: int) -> steps.Arrived:
+    def arrive(self, number: int) -> arrival.Arrived:
         """Return a step on the device."""
         now = Moment(self.number, 0, number, number, self.pool)
-        drawn = steps.prepare(self.method, self.setup, self.teacher, now, whole=True)
-        return steps.arrive(self.method, self.setup, self.phase, self.teacher, self.forward, drawn)
+        drawn = arrival.prepare(self.method, self.setup, self.teacher, now, whole=True)
+        return arrival.arrive(self.method, self.setup, self.phase, self.teacher, self.forward, drawn)
 
     @contextmanager
     def _standing_in(self) -> Iterator[Watch | None]:

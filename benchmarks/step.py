@@ -34,9 +34,9 @@ from nncsl.files import write_text
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
 from nncsl.runs import find_device
+from nncsl.steps.transfer import ship
 from nncsl.teachers import Surroundings, Teacher
 from nncsl.terminal import Interruption, Reporter
-from nncsl.transfer import ship
 from nncsl.version import versions
 
 from .provenance import current_commit, processor

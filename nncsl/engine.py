@@ -12,9 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nncsl import accounting, evaluation, graphs, methods, networks, optim, passes, replay, steps, teachers
-from nncsl.ahead import Ahead
-from nncsl.ahead import chosen as ahead_chosen
+from nncsl import accounting, evaluation, methods, networks, optim, passes, replay, teachers
 from nncsl.batches import Batch, Draws, Moment, Renderer
 from nncsl.config import Config
 from nncsl.config import build as configs
@@ -22,13 +20,16 @@ from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, Task
 from nncsl.data.views import as_pixels
 from nncsl.distributed import ALONE, Ranks
-from nncsl.divergence import DivergenceError, Lookout, diverged
 from nncsl.methods.base import Answer, Losses, Method, unit_projections
 from nncsl.record import checkpoint, remembered, snapshots
 from nncsl.record.journal import NoJournal, open_journal
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
-from nncsl.steps import Setup, look
+from nncsl.steps import arrival, graphs
+from nncsl.steps.ahead import Ahead
+from nncsl.steps.ahead import chosen as ahead_chosen
+from nncsl.steps.arrival import Setup, look
+from nncsl.steps.divergence import DivergenceError, Lookout, diverged
 from nncsl.teachers import Surroundings, Teacher
 from nncsl.terminal import Interrupted, Interruption, Reporter
 
@@ -107,7 +108,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
 
                 reporter.begin_phase(phase)
                 compute = graphs.steps_of(method, scaler, device, reporter.say, shared=ranks.units > 1)
-                prepare = partial(steps.prepare, method, setup, teacher, whole=ahead.on or device.type != "cpu")
+                prepare = partial(arrival.prepare, method, setup, teacher, whole=ahead.on or device.type != "cpu")
                 for epoch in range(state.epoch, phase.epochs):
                     pool = teacher.pool(epoch)
                     started = time.monotonic()
@@ -117,7 +118,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                     )
                     for drawn in ahead.each(prepare, moments, pure=method.draws_ahead):
                         lr = optim.set_rates(optimizers, phase.rate(phase.progress(drawn.now)))
-                        seen, hidden = steps.arrive(method, setup, phase, teacher, forward, drawn)
+                        seen, hidden = arrival.arrive(method, setup, phase, teacher, forward, drawn)
 
                         first = drawn.now.number == 0
                         with accounting.saved_activations(method) if first else nullcontext() as activations:

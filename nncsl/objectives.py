@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nncsl.transfer import constant
+from nncsl.steps.transfer import constant
 
 
 def lin_loss(logits: Tensor, labels: Tensor) -> Tensor:

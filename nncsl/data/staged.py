@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from nncsl.data import colors, crops, framed
 from nncsl.data.blur import blur, gaussian_weights
 from nncsl.data.policy import ViewPolicy
-from nncsl.transfer import constant
+from nncsl.steps.transfer import constant
 
 if TYPE_CHECKING:
     from nncsl.data.views import ViewParameters

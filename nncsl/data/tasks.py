@@ -9,7 +9,7 @@ from nncsl.data.labels import LabelBudget
 from nncsl.data.rng import permutation, stream_key
 from nncsl.data.sources import ImageBatch, Images, Source
 from nncsl.errors import ConfigError
-from nncsl.transfer import constant
+from nncsl.steps.transfer import constant
 
 
 class Forbidden(Exception):

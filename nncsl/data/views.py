@@ -18,7 +18,7 @@ from nncsl.data import colors, staged
 from nncsl.data.policy import KINDS, Crop, ViewPolicy
 from nncsl.data.rng import stream_key, uniforms
 from nncsl.data.staged import Cut, Sheet, Uncut
-from nncsl.transfer import ship
+from nncsl.steps.transfer import ship
 
 __all__ = ["KINDS", "Crop", "ViewParameters", "ViewPolicy", "as_pixels", "draw", "make_views", "plain", "render"]
 

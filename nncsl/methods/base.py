@@ -243,8 +243,8 @@ class Method(nn.Module):
     def uncaptured(self) -> str:
         """Return why no step can stand for the next ones; "" where only the contents of ``step``'s tensors differ.
 
-        Then :mod:`nncsl.graphs` may replay one: `losses` runs once, and numbers that it computes on the host or random
-        ones that it draws stay as they were then.
+        Then :mod:`nncsl.steps.graphs` may replay one: `losses` runs once, and numbers that it computes on the host or
+        random ones that it draws stay as they were then.
         """
         return f"{type(self).__name__} does not say that its steps are all alike"
 

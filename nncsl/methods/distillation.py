@@ -16,7 +16,7 @@ from nncsl.data.tasks import Task
 from nncsl.methods.base import Answer, Asked, Step, head_logits, unit_projections
 from nncsl.networks import Outputs
 from nncsl.replay import Memory
-from nncsl.transfer import constant
+from nncsl.steps.transfer import constant
 
 
 class Seen(NamedTuple):

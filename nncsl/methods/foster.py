@@ -18,7 +18,7 @@ from nncsl.methods import schedules
 from nncsl.methods.base import Answer, Asked, Losses, Method, Phase, Step, head_logits
 from nncsl.networks import Network
 from nncsl.replay import Memory, Ranking
-from nncsl.transfer import constant
+from nncsl.steps.transfer import constant
 
 TEMPERATURE = 2.0
 SHARES = {"boost": 170 / 300, "compress": 130 / 300}  # of the steps of a task after the first

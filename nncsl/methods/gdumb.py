@@ -17,7 +17,7 @@ from nncsl.errors import ConfigError
 from nncsl.methods import schedules
 from nncsl.methods.base import Losses, Method, Phase, Step
 from nncsl.networks import Network
-from nncsl.transfer import send
+from nncsl.steps.transfer import send
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from nncsl.methods.supervised import ER, SupervisedSettings
 from nncsl.networks import Network
 from nncsl.passes import inference_batch
 from nncsl.replay import Memory, Ranking
-from nncsl.transfer import constant
+from nncsl.steps.transfer import constant
 
 
 @dataclass(frozen=True)

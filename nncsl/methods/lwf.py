@@ -13,7 +13,7 @@ from nncsl.methods.base import Asked, Losses, Phase, Step, head_logits
 from nncsl.methods.slices import slice_loss
 from nncsl.methods.supervised import Finetune, SupervisedSettings
 from nncsl.replay import Memory
-from nncsl.transfer import constant
+from nncsl.steps.transfer import constant
 
 WARM_UP = "warm-up"
 

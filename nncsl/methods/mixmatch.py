@@ -6,7 +6,7 @@ Losses are computed in fp32 or better, whatever the network computes in.
 import torch
 from torch import Tensor
 
-from nncsl.transfer import send
+from nncsl.steps.transfer import send
 
 
 def mixup(images: Tensor, alpha: float, generator: torch.Generator) -> Tensor:

@@ -15,7 +15,7 @@ from nncsl.methods.base import Asked, Losses, Method, Phase, Step
 from nncsl.methods.distillation import DISTILLATIONS, Seen
 from nncsl.networks import Network
 from nncsl.replay import Memory
-from nncsl.transfer import constant
+from nncsl.steps.transfer import constant
 
 
 class NNCSL(Method):

@@ -25,7 +25,7 @@ from nncsl.methods.ordisco_losses import chosen, consistency_loss, generator_los
 from nncsl.methods.ordisco_settings import ORDisCoSettings
 from nncsl.networks import Network
 from nncsl.replay import Memory
-from nncsl.transfer import send
+from nncsl.steps.transfer import send
 
 _SAMPLES = 20  # of each class, kept after each task
 

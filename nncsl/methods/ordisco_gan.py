@@ -10,7 +10,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 from nncsl.data.policy import ViewPolicy
 from nncsl.errors import ConfigError
 from nncsl.methods.ordisco_losses import drift, flat, importance
-from nncsl.transfer import constant, send
+from nncsl.steps.transfer import constant, send
 
 _SMALLEST = 4  # pixels that the generator begins with
 

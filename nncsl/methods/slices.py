@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nncsl import objectives
-from nncsl.transfer import constant
+from nncsl.steps.transfer import constant
 
 
 def slice_loss(logits: Tensor, labels: Tensor, classes: tuple[int, ...]) -> Tensor:

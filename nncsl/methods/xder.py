@@ -22,7 +22,7 @@ from nncsl.methods.base import Losses, Step
 from nncsl.methods.derpp import DERpp, DERppSettings, weighted_sum
 from nncsl.networks import Network
 from nncsl.replay import Memory
-from nncsl.transfer import constant, send
+from nncsl.steps.transfer import constant, send
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ if torch.cuda.is_available():
     pytest.skip("counted in Triton's interpreter", allow_module_level=True)
 
 from nncsl.benchmarks import step_launches
-from nncsl.transfer import constant
+from nncsl.steps.transfer import constant
 
 
 def recorded(name):

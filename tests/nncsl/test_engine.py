@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from nncsl import divergence, engine, evaluation, methods, networks, optim, runs
+from nncsl import engine, evaluation, methods, networks, optim, runs
 from nncsl.engine import DivergenceError
 from nncsl.errors import ConfigError
 from nncsl.featurebank import fingerprint
+from nncsl.steps import divergence
 from tests.nncsl.scenes import SecondTask
 
 

@@ -13,7 +13,7 @@ from nncsl.data.tasks import Task
 from nncsl.methods.base import Step
 from nncsl.methods.nncsl import NNCSL
 from nncsl.networks import Outputs
-from nncsl.transfer import ship
+from nncsl.steps.transfer import ship
 
 TAU, SHARPENING, SMOOTHING = 0.1, 0.25, 0.1
 

@@ -11,7 +11,7 @@ from PIL import Image
 from nncsl.data import blur, colors, crops, staged
 from nncsl.data.torchvision_compat import torchvision
 from nncsl.data.views import draw, plain, render
-from nncsl.transfer import ship
+from nncsl.steps.transfer import ship
 from tests.nncsl.data.view_samples import CIFAR, DEVICES, DIGITS, IMAGENET, digits, photos, tiles
 
 F = torchvision.transforms.functional

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nncsl.benchmarks.stand_in import DEVICE, OnDevice, standing_in, unwrapped
-from nncsl.transfer import constant, send, ship
+from nncsl.steps.transfer import constant, send, ship
 
 
 class Pair(NamedTuple):

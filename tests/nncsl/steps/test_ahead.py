@@ -7,10 +7,11 @@ import threading
 import pytest
 import torch
 
-from nncsl import ahead, engine, methods, steps
-from nncsl.ahead import Ahead
+from nncsl import engine, methods
 from nncsl.featurebank import fingerprint
 from nncsl.record import checkpoint
+from nncsl.steps import ahead, arrival
+from nncsl.steps.ahead import Ahead
 from nncsl.terminal import Interrupted
 
 SHORT = ("epochs=1", "tasks=2", "unlabeled_batch=160", "network.blocks=[1]", "unlabeled_fraction=0.5")
@@ -50,7 +51,7 @@ def test_the_same_run_whether_stopped_or_not(small, make_run, monkeypatch, setti
 
 
 def test_an_error_while_preparing_is_the_runs_error(small, make_run, monkeypatch):
-    prepare, where = steps.prepare, []
+    prepare, where = arrival.prepare, []
 
     def failing(method, setup, teacher, now, *, whole):
         where.append(threading.current_thread().name)
@@ -58,7 +59,7 @@ def test_an_error_while_preparing_is_the_runs_error(small, make_run, monkeypatch
             raise OSError("the disk is gone")
         return prepare(method, setup, teacher, now, whole=whole)
 
-    monkeypatch.setattr(steps, "prepare", failing)
+    monkeypatch.setattr(arrival, "prepare", failing)
     run = make_run(small(*SHORT, "prefetch=on"))
     with pytest.raises(OSError, match="the disk is gone"):
         engine.train(run)

@@ -7,7 +7,7 @@ from nncsl import methods
 from nncsl.benchmarks.rehearsal import Rehearsal
 from nncsl.benchmarks.stand_in import DEVICE, standing_in
 from nncsl.data.catalog import open_data
-from nncsl.transfer import constant
+from nncsl.steps.transfer import constant
 
 SHORT = ("tasks=5", "unlabeled_fraction=0.1", "bank_views=1", "unlabeled_batch=8", "labeled_batch=8", "memory=100")
 SHORT += ("network.blocks=[1]", "network.width=8", "network.hidden=16")

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from nncsl import engine
-from nncsl.divergence import DivergenceError, Lookout
 from nncsl.methods.base import Losses
 from nncsl.methods.supervised import Finetune
 from nncsl.record import checkpoint
+from nncsl.steps.divergence import DivergenceError, Lookout
 
 
 def losses(value):

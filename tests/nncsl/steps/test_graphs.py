@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nncsl import graphs, methods
+from nncsl import methods
 from nncsl.batches import Moment
 from nncsl.benchmarks.rehearsal import Rehearsal
 from nncsl.benchmarks.stand_in import DEVICE
 from nncsl.data.catalog import open_data
-from nncsl.steps import look
+from nncsl.steps import graphs
+from nncsl.steps.arrival import look
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 ALIKE = {"nncsl", "csl", "csl-nofilter", "paws", "pseudoer", "finetune", "oewc", "lwf", "er", "er-ace", "derpp"}

@@ -16,8 +16,8 @@ from nncsl.data.tasks import Stream, Task
 from nncsl.distributed import ALONE, Ranks
 from nncsl.methods.base import Method, Phase, Step
 from nncsl.passes import Forward
+from nncsl.steps.transfer import ship
 from nncsl.teachers import Teacher
-from nncsl.transfer import ship
 
 
 class Setup(NamedTuple):

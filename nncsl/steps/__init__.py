@@ -1,0 +1,1 @@
+"""How a step gets to its device: prepared ahead, sent in one copy, captured as a graph, watched for divergence."""
