@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 TEST_ARGS ?=
 TRAIN_ARGS ?=
 
-.PHONY: train test browser lint clean
+.PHONY: train test browser lint docs clean
 
 train: $(READY)
 	$(BIN)/nncsl train $(TRAIN_ARGS)
@@ -28,6 +28,11 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# All pages as a site that opens without a server: build/site/index.html.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
+	@echo "build/site/index.html"
 
 # Installed anew only when what is installed changed.
 $(READY): pyproject.toml constraints.txt
