@@ -6,9 +6,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +71,7 @@ class Entry:
         if self.results != RESULTS and self.result.exists() and not self.timed:
             return json.loads(self.result.read_text())
         others = [] if self.timed else sorted(self.results.glob("*/*.json"))
-        for path in (self.result, *others):
-            if path.exists():
-                record = json.loads(path.read_text())
-                if _settings(record["config"]) == self.config:
-                    return record
-        return None
+        return _first([self.result, *others], self.config)
 
 
 @dataclass(frozen=True)
@@ -103,6 +98,11 @@ class Campaign:
     def records(self, run: str) -> dict[int, Record]:
         """The recorded seeds of a run."""
         return {e.seed: e.record for e in self.entries if e.name == run and e.record is not None}
+
+
+def recorded_as(settings: Config) -> Record | None:
+    """Return what any campaign recorded with these settings, wherever data lay and whatever computed."""
+    return _first(sorted(RESULTS.glob("*/*.json")), _comparable(methods.settled(settings)))
 
 
 def names() -> list[str]:
@@ -185,6 +185,20 @@ def _train(where: list[str], threads: int) -> tuple[str, float]:
     if process.returncode:
         return (lines or [f"exit code {process.returncode}"])[-1], 0.0
     return "", usage.ru_utime + usage.ru_stime
+
+
+def _first(paths: Iterable[Path], settings: Config) -> Record | None:
+    for path in paths:
+        if path.exists() and _read(path, path.stat().st_mtime_ns)[1] == settings:
+            return _read(path, path.stat().st_mtime_ns)[0]
+    return None
+
+
+@cache
+def _read(path: Path, _written: int) -> tuple[Record, Config | None]:
+    """A record and its settings; read again where it was written anew."""
+    record = json.loads(path.read_text())
+    return record, _settings(record["config"])
 
 
 def _settings(recorded: Record) -> Config | None:

@@ -1,4 +1,4 @@
-"""The paper's average accuracies, for runs whose setting they belong to."""
+"""The paper's numbers, all of its tables; its average accuracies for runs whose setting they belong to."""
 
 import csv
 from collections.abc import Mapping
@@ -9,6 +9,8 @@ from typing import Any
 from nncsl.data.labels import LabelBudget
 from nncsl.errors import UserError
 
+# Tables of average accuracies whose other settings are the presets'; the first one that has a setting is taken.
+_PROTOCOL = ("main", "imagenet100", "ablation", "buffer")
 _IMAGES_PER_CLASS = {"cifar10": 5000, "cifar100": 500, "imagenet100": 1300}
 
 
@@ -16,11 +18,13 @@ def published(config: Mapping[str, Any]) -> tuple[float, float | None] | None:
     """(average accuracy, its deviation if printed) for the same data, tasks, labels, memory and method; or None."""
     if config["dataset"] not in _IMAGES_PER_CLASS or not _plain(config):
         return None
-    for row in _table():
+    for row in rows():
+        if row["table"] not in _PROTOCOL or row["value"] == "collapse":
+            continue
         same = all(row[key] == str(config[key]) for key in ("dataset", "tasks", "method"))
         memory = row["memory"] in ("", str(config.get("memory")))  # the paper names none where the method uses none
         if same and memory and _labels(row["labels"], row) == _labels(str(config.get("labels")), row):
-            return float(row["average_accuracy"]), float(row["deviation"]) if row["deviation"] else None
+            return float(row["value"]), float(row["std"]) if row["std"] else None
     return None
 
 
@@ -42,5 +46,6 @@ def _labels(text: str, row: Mapping[str, str]) -> int | None:
 
 
 @cache
-def _table() -> list[dict[str, str]]:
+def rows() -> list[dict[str, str]]:
+    """Return every number of the paper's tables: table, setting, metric, value and, if printed, std."""
     return list(csv.DictReader((resources.files("nncsl.report") / "paper.csv").read_text().splitlines()))

@@ -1,0 +1,55 @@
+"""docs/paper.md lists every number of the paper's tables, and its commands are ones that this program takes."""
+
+import re
+import shlex
+
+import pytest
+
+from nncsl import cli
+from nncsl.benchmarks import paper
+from nncsl.cli.settings import configuration
+from nncsl.report.paper import rows
+
+
+def test_every_number_is_on_the_page():
+    shown = [re.split(r" ?\| ?", line)[1:-1] for line in paper.PAGE.read_text().splitlines() if line.startswith("| ")]
+    shown = [cells[:6] for cells in shown if cells[0] in ("cifar10", "cifar100", "imagenet100")]
+    expected = []
+    for row in rows():
+        value = row["value"] + (f" ± {row['std']}" if row["std"] else "")
+        setting = [row[key] for key in ("dataset", "method", "memory", "labels")]
+        expected.append([*setting, row["metric"].replace("_", " "), value])
+    assert sorted(shown) == sorted(expected)
+
+
+def test_every_command_is_taken():
+    commands = {line.command.strip("`") for line in paper.lines() if line.settings is not None}
+    assert len(commands) > 100
+    for command in sorted(commands):
+        words = shlex.split(command.replace(" --data-dir DATA", ""))[1:]
+        arguments = cli.build_parser().parse_args(words)
+        configuration(arguments)
+
+
+@pytest.mark.parametrize(("labels", "expected"), [("0.8%", True), ("5%", False)])
+def test_what_was_recorded_stands_beside_it(labels, expected):
+    (line,) = [
+        line
+        for line in paper.lines()
+        if line.row["table"] == "main"
+        and all(
+            line.row[k] == v
+            for k, v in {"dataset": "cifar10", "method": "er", "memory": "500", "labels": labels}.items()
+        )
+    ]
+    assert bool(re.fullmatch(r"\d+\.\d ± \d+\.\d \(\d+\)", paper.seen_here(line))) == expected
+
+
+def test_hours_grow_with_the_work():
+    by_method = {
+        line.row["method"]: float(paper.hours(line).split(" / ")[0])
+        for line in paper.lines()
+        if line.row["table"] == "main" and line.row["dataset"] == "cifar10" and line.row["labels"] == "0.8%"
+        and line.row["method"] in ("finetune", "er", "csl", "nncsl")
+    }  # fmt: skip
+    assert by_method["finetune"] < by_method["er"] < by_method["csl"] == by_method["nncsl"]
