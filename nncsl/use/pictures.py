@@ -13,6 +13,7 @@ from nncsl.config import Config
 from nncsl.data import decoding
 from nncsl.data.catalog import source_options
 from nncsl.data.folders import SUFFIXES
+from nncsl.data.sources import own_place
 
 _LARGEST = 16  # times the side of a view: larger images of data sets that are not decoded from files are reduced first
 
@@ -31,7 +32,7 @@ class Preparation:
     @classmethod
     def of(cls, config: Config) -> "Preparation":
         """Return that of a run: folders and ImageNet are decoded to a short side, others have a size of their own."""
-        decoded = config.dataset.startswith("folder:") or config.dataset == "imagenet100"
+        decoded = bool(own_place(config.dataset)[0]) or config.dataset == "imagenet100"
         short_side = source_options(config).short_side if decoded else None
         return cls(len(config.views.mean), short_side, _LARGEST * config.views.large.size)
 

@@ -1,0 +1,48 @@
+"""Tasks of unequal size, one of them without labels: every method trains what it can, or says before why it can't."""
+
+import json
+
+import pytest
+import torch
+
+from nncsl import methods, runs
+from nncsl.errors import ConfigError
+from nncsl.report import write
+from tests.nncsl.methods import recorded
+
+
+def settings(method, *others):
+    chosen = [text for text in recorded.CASES[method] if not text.startswith(("tasks", "labels"))]
+    own = ("own.epochs=1",) if method == "gdumb" else ()
+    return (*chosen, "epochs=1", "unlabeled_batch=160", *own, *others)
+
+
+@pytest.mark.parametrize("method", list(methods.METHODS))
+def test_a_task_without_labels(small, tmp_path, capsys, method):
+    loaded = small(*settings(method, "tasks=[5, 2, 3]", "labels=4/class,0%,1/class"))
+    declared = methods.find(method)
+    if declared.needs_labels:
+        with pytest.raises(ConfigError, match=rf"{method} can't learn task 2 without labels: .*guessed"):
+            runs.start(loaded, tmp_path / "run", quiet=True)
+        assert not (tmp_path / "run").exists()
+        return
+    summary = runs.start(loaded, tmp_path / "run", quiet=True)
+    said = capsys.readouterr().out
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    trained = {line["task"] for line in lines if line["kind"] == "epoch"}
+    matrix = torch.tensor(summary["accuracy_matrix"])
+    assert matrix.isfinite().all()
+    if declared.one_task:
+        assert trained == {0}
+        return
+    assert trained == ({0, 1, 2} if declared.uses_memory else {0, 2})
+    assert "unequal size: 5, 2, 3 classes" in said
+    assert "Task 2 has no labels" in said and ("nothing is trained" in said) == (not declared.uses_memory)
+    page = write([tmp_path / "run"]).read_text()
+    assert "Task 2 has no labels" in page and "unequal size" in page
+
+
+def test_nothing_can_be_learned_from_a_first_task_without_labels(small, tmp_path):
+    with pytest.raises(ConfigError, match="nncsl would begin with a task without any label"):
+        runs.start(small("tasks=2", "labels=0%,4/class"), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
