@@ -105,6 +105,7 @@ def prepared(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         exec(python_blocks(ROOT / "docs" / "use.md")[0], {})  # writes digits/
+        exec(python_blocks(ROOT / "docs" / "data.md")[0], {})  # writes images.csv, pets.parquet, labeled.txt
         assert cli.main(["train", *SHORT]) == 0
         assert cli.main(["train", "--preset", "cifar10", "--data-dir", "DATA", *SHORT]) == 0
         shutil.copytree("runs/digits-nncsl-seed0", "runs/first")
@@ -202,10 +203,12 @@ def test_extras_that_pages_and_errors_name_exist():
         path.read_text() for path in (*PAGES, *(ROOT / "nncsl").rglob("*.py"), *(ROOT / "featurebank").glob("*.py"))
     ]
     named = {name for text in texts for name in re.findall(r'(?:nncsl|"\.)\[(\w+)\]', text)}
-    assert {"cpu", "gpu", "tensorboard", "completion", "export"} <= named <= extras
+    assert {"cpu", "gpu", "tensorboard", "completion", "export", "hf"} <= named <= extras
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in ("extending.md", "use.md")], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p.name not in ("extending.md", "use.md", "data.md")], ids=lambda p: p.name
+)
 def test_python_of_the_pages_runs(page, tmp_path, monkeypatch):
     """The blocks of a page one after the other, with the tensors they speak of."""
     monkeypatch.chdir(tmp_path)

@@ -5,6 +5,7 @@ import os
 import random
 import resource
 import signal
+import sys
 import time
 
 import numpy as np
@@ -47,9 +48,7 @@ def test_processes_at_once_prepare_one_cache(photos, tmp_path):
     barrier = forked.Barrier(3)
 
     def work(number):
-        with (tmp_path / f"{number}.out").open("w") as out:
-            os.dup2(out.fileno(), 1)
-            os.dup2(out.fileno(), 2)
+        sys.stdout = sys.stderr = (tmp_path / f"{number}.out").open("w", buffering=1)
         slow = decoding.read
 
         def read(*arguments):

@@ -14,7 +14,7 @@ from tests.nncsl.methods import recorded
 def settings(method, *others):
     chosen = [text for text in recorded.CASES[method] if not text.startswith(("tasks", "labels"))]
     own = ("own.epochs=1",) if method == "gdumb" else ()
-    return (*chosen, "epochs=1", "unlabeled_batch=160", *own, *others)
+    return (*chosen, "epochs=1", "unlabeled_batch=40", "unlabeled_fraction=0.1", "network.width=4", *own, *others)
 
 
 @pytest.mark.parametrize("method", list(methods.METHODS))
@@ -38,8 +38,9 @@ def test_a_task_without_labels(small, tmp_path, capsys, method):
     assert trained == ({0, 1, 2} if declared.uses_memory else {0, 2})
     assert "unequal size: 5, 2, 3 classes" in said
     assert "Task 2 has no labels" in said and ("nothing is trained" in said) == (not declared.uses_memory)
-    page = write([tmp_path / "run"]).read_text()
-    assert "Task 2 has no labels" in page and "unequal size" in page
+    if method == "nncsl":
+        page = write([tmp_path / "run"]).read_text()
+        assert "Task 2 has no labels" in page and "unequal size: 5, 2, 3 classes" in page
 
 
 def test_nothing_can_be_learned_from_a_first_task_without_labels(small, tmp_path):
