@@ -11,8 +11,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from nncsl.data.decoding import open_regular, shown
-from nncsl.data.listing import NO_CLASS, Found, Listing, file_times, split_by_ratio
+from nncsl.data.listing import NO_CLASS, Found, Listing, split_by_ratio
+from nncsl.data.user_files import file_times, open_regular, shown
 from nncsl.errors import DataError
 
 _SPLITS = {
@@ -141,14 +141,17 @@ class Shard:
 
 
 def _shards(path: Path) -> dict[str, list[Shard]]:
-    """The files by split: its name stands in that of the file or of its folder; with none they are all to train."""
+    """The files by split: its name stands in that of a file or its folder; without any they are all to train."""
     if not path.exists():
         raise DataError(f"{shown(path)} does not exist; expected a folder with arrow or parquet files, or one of them")
     files = sorted(p for p in path.rglob("*") if p.suffix in (".arrow", ".parquet")) if path.is_dir() else [path]
     files = [file for file in files if file.is_file() and not file.name.startswith("cache-")]
     if not files:
         raise DataError(f"{shown(path)} has no .arrow or .parquet files; expected what save_to_disk or the Hub writes")
-    words = {file: set(re.split(r"[^a-z]+", f"{file.stem} {file.parent.name}".lower())) for file in files}
+    if files == [path]:
+        return {"train": [Shard(path)]}
+    inside = {file: "/".join(file.relative_to(path).with_suffix("").parts[-2:]) for file in files}
+    words = {file: set(re.split(r"[^a-z]+", name.lower())) for file, name in inside.items()}
     found: dict[str, list[Shard]] = {}
     for split, spellings in _SPLITS.items():
         chosen = next((name for name in spellings if any(name in said for said in words.values())), None)

@@ -7,11 +7,11 @@ import numpy as np
 
 from nncsl.config import Config
 from nncsl.data import cifar
-from nncsl.data.decoding import shown
 from nncsl.data.division import task_sizes
 from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import NO_CLASS, SOURCES, Source, SourceOptions, open_source, own_place
 from nncsl.data.tasks import Task, check_memory, split_tasks
+from nncsl.data.user_files import shown
 from nncsl.errors import ConfigError, DataError
 
 

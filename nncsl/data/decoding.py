@@ -1,15 +1,15 @@
 """From an encoded image to 8-bit pixels: training and test data and images to predict are read by these same lines."""
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
+from nncsl.data.user_files import open_regular, reason, shown
 from nncsl.errors import DataError
 
 MAX_PIXELS = 50_000_000  # a photograph of 8,000 x 6,000; three bytes for each are held while it is decoded
@@ -82,20 +82,6 @@ def fitted(image: Image.Image, height: int, width: int) -> np.ndarray:
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading; a pipe or a device, which could keep its reader for ever, is refused."""
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError("it is not a regular file")
-    return os.fdopen(handle, "rb")
-
-
-def shown(name: str | Path) -> str:
-    """Return a file's name as text that can be printed and stored, whatever its bytes are."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
-
-
 @contextmanager
 def _opened(file: Path | Encoded, max_pixels: int) -> Iterator[Image.Image]:
     """Give the image behind a file's header; whatever goes wrong with it is the file's fault."""
@@ -117,6 +103,4 @@ def _opened(file: Path | Encoded, max_pixels: int) -> Iterator[Image.Image]:
 
 def _reason(error: Exception) -> str:
     """Why, without the name of an object in memory that Pillow puts into its message."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return "it is no image that Pillow knows" if type(error).__name__ == "UnidentifiedImageError" else str(error)
+    return "it is no image that Pillow knows" if isinstance(error, UnidentifiedImageError) else reason(error)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nncsl.data.decoding import shown
 from nncsl.data.listing import Found, ImageFile, Listing, split_by_ratio
+from nncsl.data.user_files import read_text, reason, shown
 from nncsl.errors import DataError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
@@ -18,9 +18,10 @@ _NO_CLASS_FOLDERS = ("unlabeled", "unlabelled")
 def read_class_list(path: Path | None) -> tuple[str, ...]:
     """Class folder names, one per line; without a path the usual 100 ImageNet classes (Tian et al. 2020)."""
     try:
-        text = (resources.files("nncsl") / "data" / "imagenet100.txt" if path is None else path).read_text()
+        usual = resources.files("nncsl") / "data" / "imagenet100.txt"
+        text = usual.read_text() if path is None else read_text(path)
     except (OSError, ValueError) as error:
-        raise DataError(f"class list {path} can't be read: {getattr(error, 'strerror', None) or error}") from error
+        raise DataError(f"class list {path} can't be read: {reason(error)}") from error
     names = tuple(line.split()[0] for line in text.splitlines() if line.strip() and not line.startswith("#"))
     if not names or len(set(names)) < len(names):
         raise DataError(f"class list {path}: expected one class folder per line, each once, got {len(names)} lines")

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from nncsl.data.listing import NO_CLASS
+from nncsl.data.user_files import read_text, reason
 from nncsl.errors import ConfigError
 
-_LARGEST = 1 << 28  # bytes; ImageNet's own names are 40 MB
 _AMBIGUOUS = -1
 
 
@@ -52,17 +52,11 @@ def read(path: Path, labels: np.ndarray, class_names: Sequence[str], published: 
 
 def _lines(path: Path) -> list[str]:
     try:
-        if path.is_file() and path.stat().st_size > _LARGEST:
-            raise ConfigError(f"labels={str(path)!r}: {path.stat().st_size} bytes are no list of images")
-        if path.exists() and not path.is_file():
-            raise ConfigError(f"labels={str(path)!r}: expected a regular file")
-        lines = [line.strip() for line in path.read_text().splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
+        lines = [line.strip() for line in read_text(path).splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
         raise ConfigError(
-            f"labels={str(path)!r}: the file can't be read ({error}); expected one training image in a line, by its "
-            "index or its name"
+            f"labels={str(path)!r}: the file can't be read ({reason(error)}); expected a training image in each line, "
+            "by its index or its name"
         ) from error
     if not lines:
         raise ConfigError(f"labels={str(path)!r}: the file is empty; expected one training image in a line")

@@ -8,8 +8,9 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from nncsl.data.decoding import Encoded, open_regular, shown
+from nncsl.data.decoding import Encoded
 from nncsl.data.rng import permutation, stream_key
+from nncsl.data.user_files import file_times, open_regular, shown
 from nncsl.errors import DataError
 
 NO_CLASS = -1  # the label of an image that belongs to nobody knows which class
@@ -93,9 +94,3 @@ def published_order(listing: Listing, readable: np.ndarray, *, by_class: bool) -
         return place
     rank = np.argsort(np.argsort(np.array(listing.class_names)))
     return place[np.argsort(np.append(rank, len(rank))[listing.labels], kind="stable")]  # those of no class are last
-
-
-def file_times(path: Path) -> bytes:
-    """Return size and times of a file: the second one changes with every write, even where the first is set back."""
-    status = path.stat()
-    return f" {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}\n".encode()

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from nncsl.data import cifar, folders, tables
-from nncsl.data.decoding import MAX_PIXELS, shown
+from nncsl.data.decoding import MAX_PIXELS
 from nncsl.data.images import ArrayImages, ImageBatch, Images, content_digest
 from nncsl.data.listing import NO_CLASS, Found, ImageFile, published_order
 from nncsl.data.rng import permutation, stream_key
+from nncsl.data.user_files import shown
 from nncsl.errors import ConfigError, DataError
 
 __all__ = ["NO_CLASS", "SOURCES", "ImageBatch", "Images", "Source", "SourceOptions", "open_source"]

@@ -1,17 +1,17 @@
 """A CSV file of images and their labels: path,label and perhaps split, in that order or by a header."""
 
 import csv
+import io
 from pathlib import Path
 
 import numpy as np
 
-from nncsl.data.decoding import open_regular, shown
 from nncsl.data.listing import NO_CLASS, Found, ImageFile, Listing, split_by_ratio
+from nncsl.data.user_files import read_text, reason, shown
 from nncsl.errors import DataError
 
 _COLUMNS = ("path", "label", "split")
 _TEST = ("test", "val", "validation")
-_LARGEST = 1 << 30  # bytes
 
 
 def find(path: Path, classes: tuple[str, ...] | None, test_fraction: float) -> Found:
@@ -45,14 +45,9 @@ def find(path: Path, classes: tuple[str, ...] | None, test_fraction: float) -> F
 def _rows(path: Path) -> list[tuple[str, str, str]]:
     """Path, label and split of each line; "" for what it does not say."""
     try:
-        with open_regular(path) as file:
-            content = file.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
-            raise ValueError(f"more than {_LARGEST} bytes")
-        lines = list(csv.reader(content.decode("utf-8-sig").splitlines(), strict=True))
+        lines = list(csv.reader(io.StringIO(read_text(path), newline=""), strict=True))
     except (OSError, ValueError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DataError(f"{shown(path)} can't be read as a CSV file of path,label ({reason})") from error
+        raise DataError(f"{shown(path)} can't be read as a CSV file of path,label ({reason(error)})") from error
     header = [cell.strip().lower() for cell in lines[0]] if lines else []
     columns = [header.index(name) if name in header else -1 for name in _COLUMNS]
     if min(columns[:2]) < 0:  # no header

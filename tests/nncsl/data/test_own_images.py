@@ -69,8 +69,9 @@ def test_unlabeled_images_of_a_folder_train_and_have_no_class(folder, tmp_path, 
     assert source.train_labels[-3:].tolist() == [NO_CLASS] * 3
 
 
-def test_images_of_no_class_train_and_are_not_counted_in_the_curve(folder, tmp_path, capsys):
+def test_a_run_on_images_of_no_class_and_unreadable_ones(folder, tmp_path, capsys):
     (folder / "unlabeled").mkdir()
+    (folder / "dog" / "6.png").write_bytes(b"no image")
     for i in range(4):
         photo(1, i).save(folder / "unlabeled" / f"{i}.png")
     arguments = ["--dataset", f"folder:{folder}", "--tasks", "1,1", "--labels", "1/class", "--memory", "2"]
@@ -78,11 +79,18 @@ def test_images_of_no_class_train_and_are_not_counted_in_the_curve(folder, tmp_p
     for setting in ("network.width=4", "network.hidden=8", "bank_views=1", "unlabeled_batch=4", "views.large.size=16"):
         arguments += ["--set", setting]
     arguments += ["--set", "views.small.count=0", "--set", f"cache_dir={tmp_path / 'cache'}"]
-    assert cli.main(["train", *arguments]) == 0
+    assert cli.main(["train", *arguments]) == 2 and not (tmp_path / "run").exists()
+    assert cli.main(["train", *arguments, "--skip-unreadable"]) == 0
+    assert "1 images can't be read and are left out" in capsys.readouterr().out
     recorded = json.loads((tmp_path / "run" / "tasks.json").read_text())
     assert [task["unlabeled_images"] for task in recorded["tasks"]] == [5 + 2, 5 + 2]
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["unlabeled_accuracy"] for line in lines if line["kind"] == "epoch"] == [100, 100]  # one class a task
+    assert recorded["left_out"] == [str(folder / "dog" / "6.png")]
+    (tmp_path / "run" / "summary.json").unlink()
+    photo(1, 0).save(folder / "dog" / "6.png")  # the data set has an image more than the run
+    assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 2
+    assert "records other tasks" in capsys.readouterr().err
 
 
 # Tables

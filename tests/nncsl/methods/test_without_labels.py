@@ -7,6 +7,7 @@ import torch
 
 from nncsl import methods, runs
 from nncsl.errors import ConfigError
+from nncsl.methods import slices
 from nncsl.report import write
 from tests.nncsl.methods import recorded
 
@@ -47,3 +48,14 @@ def test_nothing_can_be_learned_from_a_first_task_without_labels(small, tmp_path
     with pytest.raises(ConfigError, match="nncsl would begin with a task without any label"):
         runs.start(small("tasks=2", "labels=0%,4/class"), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_slices_of_unequal_size_are_contrasted_as_each_alone(small):
+    """X-DER's slices are filled up with zeros, which no cosine and no sum notices."""
+    method = methods.build(small("method=xder", "tasks=[5, 2, 3]", "labels=4/class"), num_classes=10)
+    logits, labels = torch.randn(12, 10, dtype=torch.float64), torch.arange(12) % 3
+    each = [logits[None, :, list(classes)] for classes in (range(5, 7), range(7, 10))]
+    expected = torch.stack([slices.supervised_contrast(one, labels, 5.0) for one in each]).mean()
+    assert torch.allclose(slices.supervised_contrast(method.sliced(logits, 1), labels, 5.0), expected)
+    assert method.slice_of.tolist() == [0] * 5 + [1] * 2 + [2] * 3
+    assert method.classes(1).tolist() == [5, 6, 7, 8, 9] and method.classes(0, 1).tolist() == [0, 1, 2, 3, 4]
