@@ -9,7 +9,7 @@ from nncsl.config import Config
 from nncsl.data import cifar
 from nncsl.data.division import task_sizes
 from nncsl.data.labels import LabelBudget
-from nncsl.data.sources import NO_CLASS, SOURCES, Source, SourceOptions, open_source, own_place
+from nncsl.data.sources import NO_CLASS, SOURCES, Source, SourceOptions, open_source, own_place, unknown
 from nncsl.data.tasks import Task, check_memory, split_tasks
 from nncsl.data.user_files import shown
 from nncsl.errors import ConfigError, DataError
@@ -74,12 +74,7 @@ def source_options(config: Config) -> SourceOptions:
 
 def check_known(config: Config) -> None:
     """What can be refused without opening the data: tasks, labels and memory against a known data set's size."""
-    if config.dataset not in SOURCES and not own_place(config.dataset)[0]:
-        raise ConfigError(
-            f"dataset={config.dataset!r}: expected one of {', '.join(SOURCES)}, or folder:PATH, csv:FILE, hf:PATH"
-        )
-    if shown(config.dataset) != config.dataset:  # a run could not write it down
-        raise ConfigError(f"dataset={shown(config.dataset)!r}: the name is not UTF-8; rename it or link to it")
+    _check_name(config.dataset)
     facts = KNOWN.get(config.dataset)
     if facts is None or config.class_list is not None:
         return
@@ -91,8 +86,18 @@ def check_known(config: Config) -> None:
         )
 
 
+def _check_name(name: str) -> None:
+    if name not in SOURCES and not own_place(name)[0]:
+        raise unknown(name)
+    if shown(name) != name:  # a run could not write it down
+        raise ConfigError(f"dataset={shown(name)!r}: the name is not UTF-8; rename it or link to it")
+
+
 def prepare(config: Config) -> str:
     """Downloads or decodes what is not there yet, checks it, and says what was found."""
+    from nncsl.data import packed  # and Pillow, which a list of data sets need not wait for
+
+    _check_name(config.dataset)
     version = {"cifar10": cifar.CIFAR10, "cifar100": cifar.CIFAR100}.get(config.dataset)
     if version is not None and config.data_dir is not None:
         folder = Path(config.data_dir).expanduser()
@@ -102,9 +107,6 @@ def prepare(config: Config) -> str:
             except OSError as error:
                 raise DataError(f"{folder} can't be created: {error.strerror}; choose another --data-dir") from error
             cifar.download(version, folder)
-    from nncsl.data import packed
-
-    check_known(config)
     options = source_options(config)
     source = open_source(config.dataset, options)
     compared = sum(map(packed.verify, source.caches))

@@ -77,10 +77,11 @@ def _by_name(
     path: Path, lines: Sequence[str], labels: np.ndarray, class_names: Sequence[str], image_names: Sequence[str]
 ) -> np.ndarray:
     known: dict[str, int] = {}
-    for image, names in enumerate(_spellings(labels, class_names, image_names)):
+    for place, names in enumerate(_spellings(labels, class_names, image_names)):
         for name in names:
-            known[name] = image if known.get(name, image) == image else _AMBIGUOUS
-    prefixes = tuple(f"{name}{mark}" for name in class_names for mark in "_/")
+            known[name] = place if known.get(name, place) == place else _AMBIGUOUS
+    classes = class_names if image_names else [*class_names, *map(str, range(len(class_names)))]
+    prefixes = tuple(f"{name}{mark}" for name in classes for mark in "_/")
     found, others = [], 0
     for number, line in enumerate(lines, 1):
         image = known.get(line)

@@ -79,11 +79,16 @@ def open_source(name: str, options: SourceOptions) -> Source:
     if kind:
         return OWN[kind](replace(options, data_dir=path))
     if name not in SOURCES:
-        raise ConfigError(f"dataset={name!r}: expected one of {', '.join(SOURCES)}, or folder:PATH, csv:FILE, hf:PATH")
+        raise unknown(name)
     source = SOURCES[name](options)
     if not len(source.train) or not len(source.test):
         raise DataError(f"{name}: no training or no test images in {options.data_dir}")
     return source
+
+
+def unknown(name: str) -> ConfigError:
+    """Return the error that says which data sets there are."""
+    return ConfigError(f"dataset={name!r}: expected one of {', '.join(SOURCES)}, or folder:PATH, csv:FILE, hf:PATH")
 
 
 def own_place(name: str) -> tuple[str, Path | None]:

@@ -45,6 +45,8 @@ def test_indices_count_as_torchvision_does(read):
 def test_images_without_files_go_by_class_and_place(read):
     """Of CIFAR: by the class's name or its number."""
     assert read("cat_0\n1_1\ncat_2", Published(), np.array([1, 0, 0, 1, 0]), ("cat", "dog")) == [1, 3, 4]
+    with pytest.raises(ConfigError, match="line 2: no training image has the name '1_2'"):
+        read("cat_0\n1_2", Published(), np.array([1, 0, 0, 1, 0]), ("cat", "dog"))
 
 
 @pytest.mark.parametrize(
