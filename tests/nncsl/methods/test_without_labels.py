@@ -5,12 +5,14 @@ import json
 import pytest
 import torch
 
-from nncsl import methods, runs
+from nncsl import engine, methods, runs
 from nncsl.errors import ConfigError
+from nncsl.featurebank import fingerprint
 from nncsl.methods import slices
 from nncsl.report import single
 from nncsl.report.collect import collect
 from tests.nncsl.methods import recorded
+from tests.nncsl.scenes import trained_in_pieces
 
 
 def settings(method, *others):
@@ -59,3 +61,13 @@ def test_slices_of_unequal_size_are_contrasted_as_each_alone(small):
     assert torch.allclose(slices.supervised_contrast(method.sliced(logits, 1), labels, 5.0), expected)
     assert method.slice_of.tolist() == [0] * 5 + [1] * 2 + [2] * 3
     assert method.classes(1).tolist() == [5, 6, 7, 8, 9] and method.classes(0, 1).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("method", ["finetune", "nncsl"])
+def test_stopped_after_a_task_without_labels_it_ends_the_same(small, make_run, monkeypatch, method):
+    """The one skips that task, the other learns in it."""
+    loaded = small(*settings(method, "tasks=[5, 2, 3]", "labels=4/class,0%,1/class"))
+    expected, _ = engine.train(make_run(loaded, "whole"))
+    resumed, state, places = trained_in_pieces(make_run(loaded, "pieces"), monkeypatch, tasks={1, 2})
+    assert {task for task, *_ in places} == ({0, 2} if method == "finetune" else {0, 1, 2})
+    assert fingerprint(resumed.state_dict()) == fingerprint(expected.state_dict()) and len(state.accuracy_matrix) == 3
