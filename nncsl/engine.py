@@ -83,7 +83,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
             task = setup.task
             state.steps = [*state.steps[:index], task.steps]
             state.memory_sizes = [*state.memory_sizes[:index], task.remembered]
-            phases = method.phases(task)
+            phases = methods.phases(method, task)
             names = [source.class_names[c] for c in task.classes]
             reporter.begin_task(index, names, phases, state.phase, state.epoch, state.step)
             for number in range(state.phase, len(phases)):
@@ -198,7 +198,7 @@ def record(state: RunState, losses: Losses, batch: Batch, known: Mapping[str, Te
         hidden = known.get(group)
         if hidden is None:
             hidden = torch.from_numpy(stream.monitor(batch[group].keys.ids)).to(guessed.device)
-        right.append(100.0 * (guessed == hidden).double().mean())
+        right.append(100.0 * stream.share_right(guessed, hidden))
     if right:
         state.add("unlabeled_accuracy", torch.stack(right).mean())
     state.images += sum(map(len, batch.values()))

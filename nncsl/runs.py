@@ -26,6 +26,7 @@ from nncsl.record import folder as run_folder
 from nncsl.record import summary as summaries
 from nncsl.record import tensorboard as events
 from nncsl.record.journal import open_journal
+from nncsl.record.remarks import remarks
 from nncsl.record.state import RunState
 from nncsl.terminal import Interrupted, Reporter
 
@@ -60,6 +61,7 @@ def start(
     config = run_folder.with_absolute_paths(methods.settled(config))
     device = find_device(config.device)
     source, tasks = ranks.in_turn(lambda: open_data(config))
+    methods.check_labels(config, tasks)
 
     def begin() -> tuple[Config, Path, int]:
         new = run_folder.new_folder(folder, config)
@@ -187,6 +189,9 @@ def _train(
         run = engine.Run(config, source, tasks, ranks.folder(folder), device, reporter, ranks)
         where = f"{device}, in {folder}" if ranks.alone else f"{device.type}, {ranks.count} ranks, in {folder}"
         reporter.say(f"{config.method} on {source.name}, {where}" + (" (resumed)" if resumed else ""))
+        sizes, labeled = [len(task.classes) for task in tasks], [len(task.labeled) for task in tasks]
+        for remark in remarks(config.method, config.memory, sizes, labeled, source.left_out):
+            reporter.say(remark)
         try:
             # What was saved has no name here: its tensors are to go as soon as the run has taken them.
             _, state = engine.train(run, ranks.first(lambda: _saved(folder, config)) if resumed else None)

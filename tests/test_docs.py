@@ -28,6 +28,8 @@ from nncsl.data.catalog import check_known
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
+OWN_TESTS = ("extending.md", "use.md", "data.md")  # of pages whose scripts need what lies in a folder
+
 # Put behind every training command: minutes or days become seconds, and everything else stays as it is written.
 SHORT = [
     *("--quiet", "--epochs", "1", "--tasks", "2", "--labels", "4/class", "--memory", "20", "--bank-views", "1"),
@@ -105,6 +107,7 @@ def prepared(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         exec(python_blocks(ROOT / "docs" / "use.md")[0], {})  # writes digits/
+        exec(python_blocks(ROOT / "docs" / "data.md")[0], {})  # writes images.csv, pets.parquet, labeled.txt
         assert cli.main(["train", *SHORT]) == 0
         assert cli.main(["train", "--preset", "cifar10", "--data-dir", "DATA", *SHORT]) == 0
         shutil.copytree("runs/digits-nncsl-seed0", "runs/first")
@@ -202,10 +205,10 @@ def test_extras_that_pages_and_errors_name_exist():
         path.read_text() for path in (*PAGES, *(ROOT / "nncsl").rglob("*.py"), *(ROOT / "featurebank").glob("*.py"))
     ]
     named = {name for text in texts for name in re.findall(r'(?:nncsl|"\.)\[(\w+)\]', text)}
-    assert {"cpu", "gpu", "tensorboard", "completion", "export"} <= named <= extras
+    assert {"cpu", "gpu", "tensorboard", "completion", "export", "hf"} <= named <= extras
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in ("extending.md", "use.md")], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in OWN_TESTS], ids=lambda page: page.name)
 def test_python_of_the_pages_runs(page, tmp_path, monkeypatch):
     """The blocks of a page one after the other, with the tensors they speak of."""
     monkeypatch.chdir(tmp_path)

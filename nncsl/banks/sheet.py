@@ -7,7 +7,7 @@ import numpy as np
 from nncsl.banks.place import Place
 from nncsl.banks.query import Answer, Neighbor
 from nncsl.data.catalog import source_options
-from nncsl.data.sources import Source, open_source
+from nncsl.data.sources import NO_CLASS, Source, open_source
 from nncsl.errors import DataError
 from nncsl.files import written_beside
 
@@ -35,7 +35,8 @@ def check_images(answer: Answer, source: Source) -> None:
 def class_name(neighbor: Neighbor, source: Source | None) -> str:
     """The data set's class where it is open, else the bank's own label, else nothing."""
     if source is not None:
-        return source.class_names[int(source.train_labels[neighbor.image])]
+        label = int(source.train_labels[neighbor.image])
+        return "no class" if label == NO_CLASS else source.class_names[label]
     return "" if neighbor.label is None else str(neighbor.label)
 
 

@@ -25,8 +25,8 @@ def add(commands: Any) -> None:
         "nncsl data prepare cifar10 --data-dir DATA",
         "nncsl data prepare folder:my-images --set cache_short_side=64",
     )
-    prepare.add_argument("dataset", help="digits, cifar10, cifar100, imagenet100 or folder:PATH")
-    add_settings(prepare, ["--data-dir"])
+    prepare.add_argument("dataset", help="digits, cifar10, cifar100, imagenet100, folder:PATH, csv:FILE or hf:PATH")
+    add_settings(prepare, ["--data-dir", "--skip-unreadable"])
     show = command(
         parts,
         "show",
@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
         "write PNG sheets of labeled images and of one image's views",
         "nncsl data show --preset cifar10 --data-dir DATA --out sheets",
     )
-    add_settings(show, ["--dataset", "--data-dir", "--tasks", "--labels", "--seed"])
+    add_settings(show, ["--dataset", "--data-dir", "--tasks", "--labels", "--skip-unreadable", "--seed"])
     show.add_argument("--out", metavar="DIR", default=".", help="where the PNG files go (default: here)")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 # Flags that are settings under another spelling: flag -> (setting, type, help).
 SETTINGS: dict[str, tuple[str, Callable[[str], Any], str]] = {
-    "--dataset": ("dataset", str, "digits, cifar10, cifar100, imagenet100, or folder:PATH for your own images"),
+    "--dataset": ("dataset", str, "digits, cifar10, cifar100, imagenet100; your own: folder:PATH, csv:FILE, hf:PATH"),
     "--data-dir": ("data_dir", str, "the folder that holds the data set"),
     "--method": ("method", str, "what learns (default: nncsl); `nncsl methods` lists them all"),
     "--teacher-mode": (
@@ -14,12 +14,13 @@ SETTINGS: dict[str, tuple[str, Callable[[str], Any], str]] = {
         str,
         "features: the bank (default); model: the paper's copy; none: no distillation",
     ),
-    "--tasks": ("tasks", int, "number of tasks; the classes must divide into it"),
+    "--tasks": ("tasks", str, "number of tasks, or how many classes each has: 4,3,3"),
     "--labels": (
         "labels",
         str,
-        "0.8%%, 4/class, one of these for each task (100%%,5%%), or a file of training-image indices",
+        "0.8%%, 4/class, one of these for each task (100%%,5%%,0%%), or a file of image names or indices",
     ),
+    "--skip-unreadable": ("skip_unreadable", bool, "leave out images that can't be decoded, instead of stopping"),
     "--memory": ("memory", int, "replay memory in images; 0 for none"),
     "--epochs": ("epochs", int, "epochs per task"),
     "--seed": ("seed", int, "decides labels, views, order and initial weights"),

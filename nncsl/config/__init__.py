@@ -11,10 +11,12 @@ from typing import Any, Literal
 import yaml
 
 from nncsl.config import build
+from nncsl.data.division import with_sizes
 from nncsl.data.labels import LabelBudget
 from nncsl.data.policy import ViewPolicy
 from nncsl.errors import ConfigError
 
+_PILLOWS_LIMIT = 178_956_970
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 # Settings that have another name now; configurations that were recorded before stay readable.
@@ -55,8 +57,11 @@ class Config:
     cache_short_side: int | None = None
     class_list: str | None = None
     class_order: tuple[int, ...] | None = None
+    task_sizes: tuple[int, ...] | None = None  # classes of each task; None: as even as they go
     test_fraction: float = 0.2
     verify_data: bool = True
+    skip_unreadable: bool = False  # leave images out that can't be decoded
+    max_pixels: int = 50_000_000  # of an image file, before it is made smaller
     unlabeled_fraction: float = 1.0
 
     # Replay memory, in images
@@ -174,8 +179,8 @@ def recorded(values: Mapping[str, Any]) -> Config:
 
 
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same settings by their present names."""
-    return {RENAMED.get(key, key): value for key, value in values.items()}
+    """Return the same settings by their present names, and sizes of tasks apart from their number."""
+    return with_sizes({RENAMED.get(key, key): value for key, value in values.items()})
 
 
 def dump(config: Config) -> str:
@@ -237,8 +242,14 @@ def _check_ranges(config: Config) -> None:
         )
     if config.memory_budget is not None:
         parse_bytes(config.memory_budget)
+    sizes = config.task_sizes
+    if sizes is not None and (min(sizes, default=0) < 1 or config.tasks not in (1, len(sizes))):
+        raise ConfigError(f"task_sizes={list(sizes)}: expected the classes of each of {config.tasks} tasks, 1 or more")
+    if not 1 <= config.max_pixels <= _PILLOWS_LIMIT:
+        raise ConfigError(f"max_pixels={config.max_pixels}: expected 1 to {_PILLOWS_LIMIT}, the most that Pillow reads")
     budgets = len(LabelBudget.parse(config.labels).each)
-    if budgets > 1 and config.tasks not in (1, budgets):  # all classes at once keep what their tasks would have had
+    tasks = len(sizes) if sizes else config.tasks
+    if budgets > 1 and tasks not in (1, budgets):  # all classes at once keep what their tasks would have had
         raise ConfigError(
-            f"labels={config.labels!r}: {budgets} budgets for {config.tasks} tasks; give one for each, or one for all"
+            f"labels={config.labels!r}: {budgets} budgets for {tasks} tasks; give one for each, or one for all"
         )

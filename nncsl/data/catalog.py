@@ -7,9 +7,11 @@ import numpy as np
 
 from nncsl.config import Config
 from nncsl.data import cifar
+from nncsl.data.division import task_sizes
 from nncsl.data.labels import LabelBudget
-from nncsl.data.sources import SOURCES, Source, SourceOptions, open_source
-from nncsl.data.tasks import Task, check_memory, check_tasks, split_tasks
+from nncsl.data.sources import NO_CLASS, SOURCES, Source, SourceOptions, open_source, own_place, unknown
+from nncsl.data.tasks import Task, check_memory, split_tasks
+from nncsl.data.user_files import shown
 from nncsl.errors import ConfigError, DataError
 
 
@@ -42,10 +44,11 @@ def open_data(config: Config) -> tuple[Source, tuple[Task, ...]]:
             f"views.mean has {len(config.views.mean)} values, but {source.name} has {channels} channels: "
             f"choose another --preset or set views.mean and views.std"
         )
-    check_memory(config.memory, source.num_classes, config.tasks)
+    check_memory(config.memory, task_sizes(source.num_classes, config.tasks, config.task_sizes, source.name))
     tasks = split_tasks(
         source,
         tasks=config.tasks,
+        sizes=config.task_sizes,
         labels=config.labels,
         seed=config.seed,
         class_order=config.class_order,
@@ -64,18 +67,18 @@ def source_options(config: Config) -> SourceOptions:
         class_list=Path(config.class_list).expanduser() if config.class_list else None,
         test_fraction=config.test_fraction,
         verify=config.verify_data,
+        skip_unreadable=config.skip_unreadable,
+        max_pixels=config.max_pixels,
     )
 
 
 def check_known(config: Config) -> None:
     """What can be refused without opening the data: tasks, labels and memory against a known data set's size."""
-    if config.dataset not in SOURCES and not config.dataset.startswith("folder:"):
-        raise ConfigError(f"dataset={config.dataset!r}: expected one of {', '.join(SOURCES)}, or folder:PATH")
+    _check_name(config.dataset)
     facts = KNOWN.get(config.dataset)
     if facts is None or config.class_list is not None:
         return
-    check_tasks(config.tasks, facts.classes, config.dataset)
-    check_memory(config.memory, facts.classes, config.tasks)
+    check_memory(config.memory, task_sizes(facts.classes, config.tasks, config.task_sizes, config.dataset))
     if any((budget.per_class or 0) > facts.smallest_class for budget in LabelBudget.parse(config.labels).each):
         raise ConfigError(
             f"labels={config.labels!r}: the smallest class of {config.dataset} has {facts.smallest_class} training "
@@ -83,8 +86,18 @@ def check_known(config: Config) -> None:
         )
 
 
+def _check_name(name: str) -> None:
+    if name not in SOURCES and not own_place(name)[0]:
+        raise unknown(name)
+    if shown(name) != name:  # a run could not write it down
+        raise ConfigError(f"dataset={shown(name)!r}: the name is not UTF-8; rename it or link to it")
+
+
 def prepare(config: Config) -> str:
     """Downloads or decodes what is not there yet, checks it, and says what was found."""
+    from nncsl.data import packed  # and Pillow, which a list of data sets need not wait for
+
+    _check_name(config.dataset)
     version = {"cifar10": cifar.CIFAR10, "cifar100": cifar.CIFAR100}.get(config.dataset)
     if version is not None and config.data_dir is not None:
         folder = Path(config.data_dir).expanduser()
@@ -94,11 +107,36 @@ def prepare(config: Config) -> str:
             except OSError as error:
                 raise DataError(f"{folder} can't be created: {error.strerror}; choose another --data-dir") from error
             cifar.download(version, folder)
-    source = open_source(config.dataset, source_options(config))
+    options = source_options(config)
+    source = open_source(config.dataset, options)
+    compared = sum(map(packed.verify, source.caches))
+    return "\n".join([_found(source), *_cached(source, options, compared), *_not_used(source)])
+
+
+def _found(source: Source) -> str:
+    unknown = int((source.train_labels == NO_CLASS).sum())
+    of_no_class = f" ({unknown} of no class)" if unknown else ""
     return (
-        f"{source.name}: {len(source.train)} training and {len(source.test)} test images in {source.num_classes} "
-        f"classes, ready (sha256 {source.fingerprint[:12]})"
+        f"{source.name}: {len(source.train)} training{of_no_class} and {len(source.test)} test images in "
+        f"{source.num_classes} classes, ready (sha256 {source.fingerprint[:12]}, over every image)"
     )
+
+
+def _cached(source: Source, options: SourceOptions, compared: int) -> list[str]:
+    lines = [f"decoded images: {path}, {path.stat().st_size / 1e6:.1f} MB" for path in source.caches]
+    if lines:
+        lines.append(f"short side {options.short_side} pixels (--set cache_short_side); {compared} checksums are right")
+    return lines
+
+
+def _not_used(source: Source) -> list[str]:
+    lines = []
+    if source.ignored:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(source.ignored.items()))
+        lines.append(f"ignored: {sum(source.ignored.values())} files that are not read as images: {kinds}")
+    if source.left_out:
+        lines += [f"left out: {len(source.left_out)} images that can't be read", *map("  {}".format, source.left_out)]
+    return lines
 
 
 def describe() -> list[str]:
@@ -107,12 +145,10 @@ def describe() -> list[str]:
     rows += [(name, str(f.classes), str(f.train_images), f.needs) for name, f in KNOWN.items()]
     others = [name for name in SOURCES if name not in KNOWN]
     rows += [(name, "?", "?", (SOURCES[name].__doc__ or "").split("\n")[0]) for name in others]
-    rows.append(
-        (
-            "folder:PATH",
-            "yours",
-            "yours",
-            "a sub-folder per class, below train/ and test/ or without (then split by ratio)",
-        )
-    )
+    own = {
+        "folder:PATH": "a sub-folder per class, below train/ and test/ or without (then split by ratio); unlabeled/",
+        "csv:FILE": "lines of path,label; an image without a label is one of no class",
+        "hf:PATH": "a data set of Hugging Face's on disk, arrow or parquet (needs pyarrow)",
+    }
+    rows += [(name, "yours", "yours", needs) for name, needs in own.items()]
     return [f"{name:<14}{classes:<9}{train:<9}{needs}" for name, classes, train, needs in rows]

@@ -1,38 +1,61 @@
-"""From an image file to 8-bit pixels: training data, test data and images to predict are read by these same lines."""
+"""From an encoded image to 8-bit pixels: training and test data and images to predict are read by these same lines."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO, Protocol
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
+from nncsl.data.user_files import open_regular, reason, shown
 from nncsl.errors import DataError
 
+MAX_PIXELS = 50_000_000  # a photograph of 8,000 x 6,000; three bytes for each are held while it is decoded
+_BYTES_PER_PIXEL = 8  # four channels of 16 bits: no file needs more
 _LONGEST = 2.0  # panoramas are cut to this aspect ratio around their middle, so that one does not pad a whole batch
 _SIDEWAYS = 5  # from this value of its EXIF tag on, a photograph is stored on its side
 _ORIENTATION = 0x0112
 
 
-def measure(file: Path) -> tuple[int, int]:
+class Encoded(Protocol):
+    """An image as it lies somewhere. ``str`` says where, for people."""
+
+    def open(self) -> BinaryIO:
+        """Return its bytes as a file that can be read and sought in."""
+        ...
+
+    def stamp(self) -> bytes:
+        """Return what changes when the image does, without reading it."""
+        ...
+
+
+class UnreadableImage(DataError):
+    """An image that can't be decoded, and the reason."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(f"{place} can't be decoded ({reason}); replace or remove it")
+        self.reason = reason
+
+
+def measure(file: Path | Encoded, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     """Return width and height of the upright image; reads the header only."""
-    try:
-        with Image.open(file) as image:
-            width, height = image.size
-            sideways = image.format != "PNG" and image.getexif().get(_ORIENTATION, 1) >= _SIDEWAYS
-    except Exception as error:
-        raise _undecodable(file, error) from error
+    with _opened(file, max_pixels) as image:
+        width, height = image.size
+        sideways = image.format != "PNG" and image.getexif().get(_ORIENTATION, 1) >= _SIDEWAYS
     return (height, width) if sideways else (width, height)
 
 
-def read(file: Path, channels: int = 3) -> Image.Image:
+def read(file: Path | Encoded, channels: int = 3, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Return the upright image in 8 bits: RGB, or gray where there is one channel."""
-    try:
-        if file.suffix.lower() == ".png":
-            with Image.open(file) as image:
-                image.verify()  # Pillow decodes a PNG with a destroyed tail without a word
-        with Image.open(file) as image:
+    with _opened(file, max_pixels) as image:
+        if image.format == "PNG":
+            image.verify()  # Pillow decodes a PNG with a destroyed tail without a word
+        else:
             return eight_bit(image, channels)
-    except Exception as error:
-        raise _undecodable(file, error) from error
+    with _opened(file, max_pixels) as image:  # what was verified can't be decoded any more
+        return eight_bit(image, channels)
 
 
 def eight_bit(image: Image.Image, channels: int = 3) -> Image.Image:
@@ -59,5 +82,25 @@ def fitted(image: Image.Image, height: int, width: int) -> np.ndarray:
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
 
-def _undecodable(file: Path, error: Exception) -> DataError:
-    return DataError(f"{file} can't be decoded ({error}); replace or remove it")
+@contextmanager
+def _opened(file: Path | Encoded, max_pixels: int) -> Iterator[Image.Image]:
+    """Give the image behind a file's header; whatever goes wrong with it is the file's fault."""
+    try:
+        with open_regular(file) if isinstance(file, Path) else file.open() as content:
+            size = content.seek(0, os.SEEK_END)
+            if size > _BYTES_PER_PIXEL * max_pixels:
+                raise ValueError(f"{size} bytes, more than an image of max_pixels={max_pixels} has")
+            content.seek(0)
+            with Image.open(content) as image:
+                pixels = image.width * image.height
+                if pixels > max_pixels:
+                    raise ValueError(f"{image.width} x {image.height} pixels; --set max_pixels={pixels} allows that")
+                yield image
+    except Exception as error:
+        place = shown(file) if isinstance(file, Path) else str(file)
+        raise UnreadableImage(place, _reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    """Why, without the name of an object in memory that Pillow puts into its message."""
+    return "it is no image that Pillow knows" if isinstance(error, UnidentifiedImageError) else reason(error)

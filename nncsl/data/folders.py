@@ -1,94 +1,119 @@
 """Images in folders, one sub-folder per class: what is there, in a stable order."""
 
-from dataclasses import dataclass
+from collections import Counter
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 
-from nncsl.data.rng import permutation, stream_key
+from nncsl.data.listing import Found, ImageFile, Listing, split_by_ratio
+from nncsl.data.user_files import read_text, reason, shown
 from nncsl.errors import DataError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 _TEST_FOLDERS = ("test", "val", "validation")
-
-
-@dataclass(frozen=True)
-class Listing:
-    """Image files and their classes: labels int64 [n], values index class_names."""
-
-    files: tuple[Path, ...]
-    labels: np.ndarray
-    class_names: tuple[str, ...]
+_NO_CLASS_FOLDERS = ("unlabeled", "unlabelled")
 
 
 def read_class_list(path: Path | None) -> tuple[str, ...]:
     """Class folder names, one per line; without a path the usual 100 ImageNet classes (Tian et al. 2020)."""
     try:
-        text = (resources.files("nncsl") / "data" / "imagenet100.txt" if path is None else path).read_text()
-    except OSError as error:
-        raise DataError(f"class list {path} can't be read: {error.strerror}") from error
+        usual = resources.files("nncsl") / "data" / "imagenet100.txt"
+        text = usual.read_text() if path is None else read_text(path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"class list {path} can't be read: {reason(error)}") from error
     names = tuple(line.split()[0] for line in text.splitlines() if line.strip() and not line.startswith("#"))
     if not names or len(set(names)) < len(names):
         raise DataError(f"class list {path}: expected one class folder per line, each once, got {len(names)} lines")
     return names
 
 
-def split_folders(
-    root: Path, classes: tuple[str, ...] | None = None, test_fraction: float | None = None
-) -> tuple[Listing, Listing]:
-    """Training and test images below ``root``: by folder (train/ and test/ or val/), else by ratio within each class.
+def find(root: Path, classes: tuple[str, ...] | None = None, test_fraction: float | None = None) -> Found:
+    """Return the images below ``root``: by folder (train/ and test/ or val/), else split by ratio within each class.
 
-    classes: the class folders to use, in this order; None takes all of them, sorted.
+    classes: the class folders to use, in this order; None takes all of them, sorted. Images in unlabeled/, which may
+    stand beside the classes or beside train/, are training images of no class.
     """
-    if not root.is_dir():
-        raise DataError(f"{root} is not a folder; expected train/ and test/ (or val/) with a sub-folder per class")
+    try:
+        if not root.is_dir():
+            raise DataError(
+                f"{shown(root)} is not a folder; expected train/ and test/ (or val/) with a sub-folder per class"
+            )
+        return _find(root, classes, test_fraction)
+    except OSError as error:
+        raise DataError(f"{shown(error.filename or root)} can't be read: {error.strerror or error}") from error
+
+
+def _find(root: Path, classes: tuple[str, ...] | None, test_fraction: float | None) -> Found:
+    ignored: Counter[str] = Counter()
     test_root = next((root / name for name in _TEST_FOLDERS if (root / name).is_dir()), None)
-    if (root / "train").is_dir() and test_root:
-        train = _list(root / "train", classes)
-        return train, _list(test_root, train.class_names)
+    by_folder = (root / "train").is_dir() and test_root is not None
+    places = [root / "train", root] if by_folder else [root]
+    unlabeled = [place / name for place in places for name in _NO_CLASS_FOLDERS if name not in (classes or ())]
+    more = tuple(image for folder in unlabeled if folder.is_dir() for image in _members(folder, ignored))
+    if by_folder:
+        assert test_root is not None
+        train = _list(root / "train", classes, ignored)
+        return Found(
+            train.plus(more), _list(test_root, classes or _classes(root / "train"), ignored), ignored, by_class=True
+        )
     if test_fraction is None:
-        raise DataError(f"{root} has no train/ and val/ folders; expected both, with a sub-folder per class")
-    return _split_by_ratio(_list(root, classes), test_fraction)
+        raise DataError(f"{shown(root)} has no train/ and val/ folders; expected both, with a sub-folder per class")
+    train, test = split_by_ratio(_list(root, classes, ignored), test_fraction)
+    return Found(train.plus(more), test, ignored, by_class=True)
 
 
-def _list(root: Path, classes: tuple[str, ...] | None) -> Listing:
+def _list(root: Path, classes: tuple[str, ...] | None, ignored: Counter[str]) -> Listing:
     if classes is None:
-        classes = tuple(sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")))
+        classes = _classes(root)
         if not classes:
-            raise DataError(f"{root} has no sub-folders; expected one per class")
+            flat = len(_members(root, Counter()))
+            hint = f": its {flat} images belong into them; parent folder: {shown(root.parent)}" if flat else ""
+            raise DataError(f"{shown(root)} has no sub-folders; expected one per class{hint}")
+        ignored.update(_kind(p) for p in root.iterdir() if not p.is_dir())
     missing = [name for name in classes if not (root / name).is_dir()]
     if missing:
         raise DataError(
-            f"{root} lacks {len(missing)} of {len(classes)} class folders, first {missing[0]!r}; "
+            f"{shown(root)} lacks {len(missing)} of {len(classes)} class folders, first {missing[0]!r}; "
             f"add them, or name the classes to use with --set class_list=FILE"
         )
-    files: list[Path] = []
+    images: list[ImageFile] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
-        members = sorted(p for p in (root / name).iterdir() if p.suffix.lower() in SUFFIXES)
+        members = _members(root / name, ignored)
         if not members:
-            raise DataError(f"class folder {root / name} has no images; add some or remove the folder")
-        files += members
+            raise DataError(f"class folder {shown(root / name)} has no images; {_advice(root / name)}")
+        images += members
         labels += [label] * len(members)
-    return Listing(tuple(files), np.array(labels, np.int64), classes)
+    return Listing(tuple(images), np.array(labels, np.int64), tuple(map(shown, classes)))
 
 
-def _split_by_ratio(whole: Listing, test_fraction: float) -> tuple[Listing, Listing]:
-    """The same split on every machine: it depends on the number of images in a class, not on the seed."""
-    test = np.zeros(len(whole.labels), dtype=bool)
-    for label, name in enumerate(whole.class_names):
-        members = np.flatnonzero(whole.labels == label)
-        count = max(1, round(test_fraction * len(members)))
-        if count >= len(members):
-            raise DataError(
-                f"class {name!r} has {len(members)} images: too few to keep {count} for the test "
-                f"(test_fraction={test_fraction})"
-            )
-        test[members[permutation(stream_key("folder", "test", label), len(members))[:count]]] = True
+def _members(folder: Path, ignored: Counter[str]) -> list[ImageFile]:
+    """The images of a folder, in the order of their names; other files are counted."""
+    found = sorted(p for p in folder.iterdir() if not p.is_dir())
+    ignored.update(_kind(p) for p in found if p.suffix.lower() not in SUFFIXES)
+    label = shown(folder.name)
+    return [ImageFile(p, f"{label}/{shown(p.name)}") for p in found if p.suffix.lower() in SUFFIXES]
 
-    def part(keep: np.ndarray) -> Listing:
-        files = tuple(whole.files[i] for i in np.flatnonzero(keep))
-        return Listing(files, whole.labels[keep], whole.class_names)
 
-    return part(~test), part(test)
+def _classes(root: Path) -> tuple[str, ...]:
+    return tuple(sorted(p.name for p in _folders(root) if p.name not in _NO_CLASS_FOLDERS))
+
+
+def _folders(root: Path) -> list[Path]:
+    return [p for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")]
+
+
+def _kind(file: Path) -> str:
+    return shown(file.suffix.lower()) or "without suffix"
+
+
+def _advice(folder: Path) -> str:
+    """What to do about a class folder without images: is it a folder of classes itself?"""
+    inner = next((p for p in sorted(_folders(folder)) if any(q.suffix.lower() in SUFFIXES for q in p.iterdir())), None)
+    if inner is None:
+        return "add some or remove the folder"
+    return (
+        f"but {shown(folder / inner.name)} has: is this one level too high? Try folder:{shown(folder)}, or bring "
+        "its classes up"
+    )

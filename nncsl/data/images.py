@@ -1,11 +1,17 @@
 """Images as uint8 arrays, or as lazy views of a file that hold the same promise: rows by index, in any order."""
 
+import hashlib
+import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+
+from nncsl.errors import DataError
+
+_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -96,12 +102,54 @@ class PackedImages:
         return self.offsets.nbytes + self.sizes.nbytes + self.flat.nbytes
 
     def gather(self, ids: np.ndarray) -> ImageBatch:
-        starts, sizes, channels = self.offsets[ids], self.sizes[ids], self.channels
+        sizes = self.sizes[ids]
         each = (
-            self.flat[start : start + height * width * channels].reshape(height, width, channels)
-            for start, (height, width) in zip(starts, sizes, strict=True)
+            self.content(image).reshape(height, width, self.channels)
+            for image, (height, width) in zip(ids, sizes, strict=True)
         )
-        return padded(each, sizes, channels)
+        return padded(each, sizes, self.channels)
+
+    def content(self, image: int) -> np.ndarray:
+        """Return an image's bytes: uint8 [height * width * channels]."""
+        start = self.offsets[image]
+        return self.flat[start : start + self.sizes[image].prod() * self.channels]
+
+
+@dataclass(frozen=True)
+class CheckedImages(PackedImages):
+    """The same, each compared with its CRC-32 when it is first read; checksums: uint32 [n]; place: the file."""
+
+    checksums: np.ndarray = field(kw_only=True)
+    place: Path = field(kw_only=True)
+    _compared: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_compared", np.zeros(len(self.offsets), dtype=bool))
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + self.checksums.nbytes + self._compared.nbytes
+
+    def content(self, image: int) -> np.ndarray:
+        found = super().content(image)
+        if not self._compared[image]:
+            if zlib.crc32(found.data) != self.checksums[image]:
+                raise DataError(
+                    f"{self.place} is corrupt at image {image}: delete it, it is decoded again at the next use"
+                )
+            self._compared[image] = True
+        return found
+
+
+def content_digest(images: Images) -> bytes:
+    """Return a digest of every image's size and bytes."""
+    if isinstance(images, CheckedImages):
+        return hashlib.sha256(images.sizes.tobytes() + images.checksums.tobytes()).digest()
+    digest = hashlib.sha256()
+    for start in range(0, len(images), _AT_ONCE):
+        for image in images.gather(np.arange(start, min(start + _AT_ONCE, len(images)))).each():
+            digest.update(repr(image.shape).encode() + image.tobytes())
+    return digest.digest()
 
 
 def padded(images: Iterable[np.ndarray], sizes: np.ndarray, channels: int) -> ImageBatch:

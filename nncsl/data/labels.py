@@ -7,18 +7,21 @@ from pathlib import Path
 
 import numpy as np
 
+from nncsl.data import label_files
+from nncsl.data.division import divided
+from nncsl.data.label_files import Published
 from nncsl.data.rng import permutation, stream_key
 from nncsl.errors import ConfigError
 
 _FORMS = (
-    '"0.8%" (of each class), "4/class", a list of such, one per task ("100%,5%"), or the path of a file with one '
-    "training-image index per line"
+    '"0.8%" (of each class), "4/class", a list of such, one per task ("100%,5%,0%"), or the path of a file with one '
+    "training image per line, by its name or its index"
 )
 
 
 @dataclass(frozen=True)
 class LabelBudget:
-    """A fraction of each class, a number per class, a published list of indices, or one of the first two for each task.
+    """A fraction of each class, a number per class, a published list of images, or one of the first two for each task.
 
     Exactly one is set.
     """
@@ -30,22 +33,28 @@ class LabelBudget:
 
     @classmethod
     def parse(cls, text: str) -> "LabelBudget":
-        """Reads ``"0.8%"``, ``"4/class"``, a list of such, or the path of an index file."""
-        if "," in text and not Path(text).is_file():
-            parts = tuple(cls.parse(part) for part in text.split(","))
+        """Reads ``"0.8%"``, ``"4/class"``, a list of such, or the path of a file that names images."""
+        if "," in text and not _is_file(text):
+            parts = tuple(cls._parse_one(part) for part in text.split(","))
             if any(part.file for part in parts):
                 raise ConfigError(f"labels={text!r}: expected only percentages and numbers per class in a list")
-            return cls(by_task=parts)
-        if match := re.fullmatch(r"\s*([0-9.]+)\s*%\s*", text):
+            parsed = cls(by_task=parts)
+        else:
+            parsed = cls._parse_one(text)
+        if not any(part.file or part.fraction or part.per_class for part in parsed.each):
+            raise ConfigError(f"labels={text!r}: without any label nothing can be learned; expected {_FORMS}")
+        return parsed
+
+    @classmethod
+    def _parse_one(cls, text: str) -> "LabelBudget":
+        if match := re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%\s*", text):
             percent = float(match[1])
-            if not 0 < percent <= 100:
-                raise ConfigError(f"labels={text!r}: expected a percentage above 0 and up to 100")
+            if not 0 <= percent <= 100:
+                raise ConfigError(f"labels={text!r}: expected a percentage from 0 to 100")
             return cls(fraction=percent / 100)
-        if match := re.fullmatch(r"\s*(\d+)\s*/\s*class\s*", text):
-            if int(match[1]) < 1:
-                raise ConfigError(f"labels={text!r}: expected at least one label per class")
+        if match := re.fullmatch(r"\s*(\d{1,18})\s*/\s*class\s*", text):
             return cls(per_class=int(match[1]))
-        if "/" in text or "." in text or Path(text).is_file():
+        if "/" in text or "." in text or _is_file(text):
             return cls(file=Path(text))
         raise ConfigError(f"labels={text!r}: expected {_FORMS}")
 
@@ -54,25 +63,31 @@ class LabelBudget:
         """The budgets of all tasks, or the one that serves them all."""
         return self.by_task or (self,)
 
-    def choose(self, labels: np.ndarray, order: Sequence[int], seed: int, names: tuple[str, ...]) -> np.ndarray:
+    def choose(
+        self,
+        labels: np.ndarray,
+        order: Sequence[int],
+        seed: int,
+        names: tuple[str, ...],
+        sizes: Sequence[int] | None = None,
+        published: Published = Published(),  # noqa: B008 - nothing of it changes
+    ) -> np.ndarray:
         """The labeled images' indices, sorted: int64 [l].
 
-        labels: [n] classes of all training images; order: the classes, task by task.
+        labels: [n] classes of all training images; order: the classes, task by task; names: of the classes; sizes: how
+        many classes each budget of a list is for (default: as even as they go); published: what lists call the images.
         """
         if self.file is not None:
-            return _read_indices(self.file, labels, len(order), names)
+            return label_files.read(self.file, labels, names, published)
         if self.by_task:
-            size, left = divmod(len(order), len(self.by_task))
-            if left:
-                raise ConfigError(f"labels: {len(self.by_task)} budgets for {len(order)} classes, which don't divide")
-            starts = range(0, len(order), size)
-            parts = zip(self.by_task, starts, strict=True)
-            found = [part.choose(labels, order[start : start + size], seed, names) for part, start in parts]
+            ends = np.cumsum(divided(len(order), len(self.by_task)) if sizes is None else sizes).tolist()
+            parts = zip(self.by_task, [0, *ends[:-1]], ends, strict=True)
+            found = [part.choose(labels, order[start:end], seed, names) for part, start, end in parts]
             return np.sort(np.concatenate(found))
-        chosen = []
+        chosen = [np.zeros(0, np.int64)]
         for label in order:
             members = np.flatnonzero(labels == label)
-            count = self.per_class if self.per_class is not None else max(1, round((self.fraction or 0) * len(members)))
+            count = self._count(len(members))
             if count > len(members):
                 raise ConfigError(
                     f"labels={count}/class, but class {names[label]!r} has only {len(members)} training images: "
@@ -81,21 +96,15 @@ class LabelBudget:
             chosen.append(members[permutation(stream_key(seed, "labels", label), len(members))[:count]])
         return np.sort(np.concatenate(chosen))
 
+    def _count(self, images: int) -> int:
+        """Return how many images of a class are labeled: of any fraction at least one."""
+        if self.per_class is not None:
+            return self.per_class
+        return max(1, round(self.fraction * images)) if self.fraction else 0
 
-def _read_indices(path: Path, labels: np.ndarray, num_classes: int, names: tuple[str, ...]) -> np.ndarray:
+
+def _is_file(text: str) -> bool:
     try:
-        lines = [line.strip() for line in path.read_text().splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"labels={str(path)!r}: the index file can't be read ({error}); expected {_FORMS}") from error
-    for number, line in enumerate(lines, 1):
-        if not line.isdecimal() or int(line) >= len(labels):
-            raise ConfigError(
-                f"{path}, line {number}: {line!r} is not the index of one of {len(labels)} training images"
-            )
-    indices = np.unique(np.array(lines, dtype=np.int64))
-    if len(indices) < len(lines):
-        raise ConfigError(f"{path}: {len(lines) - len(indices)} indices stand in it twice; remove the repetitions")
-    absent = np.setdiff1d(np.arange(num_classes), labels[indices])
-    if len(absent):
-        raise ConfigError(f"{path}: no index belongs to class {names[absent[0]]!r}; every class needs a label")
-    return indices
+        return Path(text).is_file()
+    except OSError:  # longer than a name can be
+        return False

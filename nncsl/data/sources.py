@@ -1,19 +1,22 @@
 """Data sets as uint8 images, labels and class names. A new one is one function and one line in SOURCES."""
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from nncsl.data import cifar, folders
-from nncsl.data.images import ArrayImages, ImageBatch, Images
+from nncsl.data import cifar, folders, tables
+from nncsl.data.decoding import MAX_PIXELS
+from nncsl.data.images import ArrayImages, ImageBatch, Images, content_digest
+from nncsl.data.listing import NO_CLASS, Found, ImageFile, published_order
 from nncsl.data.rng import permutation, stream_key
+from nncsl.data.user_files import shown
 from nncsl.errors import ConfigError, DataError
 
-__all__ = ["SOURCES", "ImageBatch", "Images", "Source", "SourceOptions", "open_source"]
+__all__ = ["NO_CLASS", "SOURCES", "ImageBatch", "Images", "Source", "SourceOptions", "open_source"]
 
 
 @dataclass(frozen=True)
@@ -26,11 +29,18 @@ class SourceOptions:
     class_list: Path | None = None
     test_fraction: float = 0.2
     verify: bool = True
+    skip_unreadable: bool = False
+    max_pixels: int = MAX_PIXELS
 
 
 @dataclass(frozen=True)
 class Source:
-    """A data set. Labels are int64 [n] with values in [0, len(class_names))."""
+    """A data set. Labels are int64 [n] with values in [0, len(class_names)), of training images also NO_CLASS.
+
+    train_names: "class/file" of each training image, where they are files; by_index: int64, the training image that a
+    published index means, where that is not its place here (NO_CLASS: none); left_out: images that can't be read;
+    ignored: how many other files lie there, by their kind; caches: files of decoded images.
+    """
 
     name: str
     train: Images
@@ -38,6 +48,11 @@ class Source:
     test: Images
     test_labels: np.ndarray
     class_names: tuple[str, ...]
+    train_names: tuple[str, ...] = ()
+    by_index: np.ndarray | None = None
+    left_out: tuple[str, ...] = ()
+    ignored: Mapping[str, int] = field(default_factory=dict)
+    caches: tuple[Path, ...] = ()
 
     @property
     def num_classes(self) -> int:
@@ -50,26 +65,42 @@ class Source:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 over names, labels and a sample of the pixels: tells data sets apart without reading all of them."""
+        """sha256 over names, labels and every image: its pixels, or the CRC-32 that a cache has of them."""
         digest = hashlib.sha256(repr((self.name, self.class_names, len(self.train), len(self.test))).encode())
         digest.update(self.train_labels.tobytes() + self.test_labels.tobytes())
         for images in (self.train, self.test):
-            sample = np.linspace(0, len(images) - 1, num=min(len(images), 256)).astype(np.int64)
-            digest.update(images.gather(sample).pixels.tobytes())
+            digest.update(content_digest(images))
         return digest.hexdigest()
 
 
 def open_source(name: str, options: SourceOptions) -> Source:
-    """The data set of that name; ``folder:PATH`` is the user's own images."""
-    if name.startswith("folder:"):
-        options = replace(options, data_dir=Path(name.removeprefix("folder:")).expanduser())
-        return own_images(options)
+    """The data set of that name; ``folder:PATH``, ``csv:FILE`` and ``hf:PATH`` are the user's own images."""
+    kind, path = own_place(name)
+    if kind:
+        return OWN[kind](replace(options, data_dir=path))
     if name not in SOURCES:
-        raise ConfigError(f"dataset={name!r}: expected one of {', '.join(SOURCES)}, or folder:PATH")
+        raise unknown(name)
     source = SOURCES[name](options)
     if not len(source.train) or not len(source.test):
         raise DataError(f"{name}: no training or no test images in {options.data_dir}")
     return source
+
+
+def unknown(name: str) -> ConfigError:
+    """Return the error that says which data sets there are."""
+    return ConfigError(f"dataset={name!r}: expected one of {', '.join(SOURCES)}, or folder:PATH, csv:FILE, hf:PATH")
+
+
+def own_place(name: str) -> tuple[str, Path | None]:
+    """Return kind and place of a user's own images, "" and None of any other data set: "folder:PATH" has both."""
+    kind, colon, path = name.partition(":")
+    return (kind, Path(path).expanduser()) if colon and kind in OWN else ("", None)
+
+
+def dataset_name(name: str) -> str:
+    """Return a short name of a data set: that of the folder or file, of the user's own images."""
+    _, place = own_place(name)
+    return name if place is None else shown(place.resolve().name)
 
 
 def digits(options: SourceOptions) -> Source:
@@ -106,16 +137,29 @@ def cifar100(options: SourceOptions) -> Source:
 def imagenet100(options: SourceOptions) -> Source:
     """100 ImageNet classes in train/ and val/ with a folder per class, decoded once into a cache."""
     classes = folders.read_class_list(options.class_list)
-    train, test = folders.split_folders(_required(options.data_dir, "imagenet100", "train/ and val/"), classes)
-    return _from_folders("imagenet100", train, test, options)
+    found = folders.find(_required(options.data_dir, "imagenet100", "train/ and val/"), classes)
+    return _decoded("imagenet100", found, options)
 
 
 def own_images(options: SourceOptions) -> Source:
     """A folder per class, below train/ and test/ (or val/), or without those: then split by ratio."""
     path = _required(options.data_dir, "folder:PATH", "one sub-folder per class")
-    classes = folders.read_class_list(options.class_list) if options.class_list else None
-    train, test = folders.split_folders(path, classes, options.test_fraction)
-    return _from_folders(f"folder-{path.resolve().name}", train, test, options)
+    found = folders.find(path, _classes(options), options.test_fraction)
+    return _decoded(f"folder-{shown(path.resolve().name)}", found, options)
+
+
+def own_table(options: SourceOptions) -> Source:
+    """A CSV file of path,label: an empty label is an image of no class."""
+    path = _required(options.data_dir, "csv:FILE", "path,label")
+    return _decoded(f"csv-{shown(path.stem)}", tables.find(path, _classes(options), options.test_fraction), options)
+
+
+def own_arrow(options: SourceOptions) -> Source:
+    """A data set of Hugging Face's `datasets` on disk: arrow or parquet files."""
+    from nncsl.data import arrow
+
+    path = _required(options.data_dir, "hf:PATH", "arrow or parquet files")
+    return _decoded(f"hf-{shown(path.resolve().name)}", arrow.find(path, options.test_fraction), options)
 
 
 SOURCES: dict[str, Callable[[SourceOptions], Source]] = {
@@ -124,6 +168,9 @@ SOURCES: dict[str, Callable[[SourceOptions], Source]] = {
     "cifar100": cifar100,
     "imagenet100": imagenet100,
 }
+
+# The user's own images, by what stands before the colon.
+OWN: dict[str, Callable[[SourceOptions], Source]] = {"folder": own_images, "csv": own_table, "hf": own_arrow}
 
 
 def _required(data_dir: Path | None, name: str, content: str) -> Path:
@@ -145,14 +192,41 @@ def _cifar(version: cifar.Version, options: SourceOptions) -> Source:
     )
 
 
-def _from_folders(name: str, train: folders.Listing, test: folders.Listing, options: SourceOptions) -> Source:
+def _classes(options: SourceOptions) -> tuple[str, ...] | None:
+    return folders.read_class_list(options.class_list) if options.class_list else None
+
+
+def _decoded(name: str, found: Found, options: SourceOptions) -> Source:
     from nncsl.data.packed import packed_images
 
+    parts = {"train": found.train, "test": found.test}
+    caches = {
+        part: packed_images(f"{name}-{part}", listing.images, options.cache_dir, options.short_side, options.max_pixels)
+        for part, listing in parts.items()
+    }
+    bad = [(parts[part].images[row], why) for part, cache in caches.items() for row, why in cache.unreadable.items()]
+    if bad and not options.skip_unreadable:
+        lines = "\n".join(f"  {image} can't be decoded ({why})" for image, why in bad)
+        raise DataError(
+            f"{name}: {len(bad)} of {len(found.train.labels) + len(found.test.labels)} images can't be read:\n{lines}\n"
+            "replace or remove them, or leave them out with --skip-unreadable"
+        )
+    kept = {part: listing.part(caches[part].readable) for part, listing in parts.items()}
+    for part, listing in kept.items():
+        absent = np.setdiff1d(np.arange(len(listing.class_names)), listing.labels)
+        if len(absent):
+            raise DataError(f"{name}: class {listing.class_names[absent[0]]!r} has no image left in {part}/ to read")
+    names = [image.name for image in kept["train"].images if isinstance(image, ImageFile)]
     return Source(
         name=name,
-        train=packed_images(f"{name}-train", train.files, options.cache_dir, options.short_side),
-        train_labels=train.labels,
-        test=packed_images(f"{name}-test", test.files, options.cache_dir, options.short_side),
-        test_labels=test.labels,
-        class_names=train.class_names,
+        train=caches["train"].images,
+        train_labels=kept["train"].labels,
+        test=caches["test"].images,
+        test_labels=kept["test"].labels,
+        class_names=found.train.class_names,
+        train_names=tuple(names),
+        by_index=published_order(found.train, caches["train"].readable, by_class=found.by_class),
+        left_out=tuple(str(image) for image, _ in bad),
+        ignored=found.ignored,
+        caches=tuple(cache.images.place for cache in caches.values()),
     )

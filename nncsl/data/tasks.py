@@ -1,13 +1,16 @@
 """The protocol: which classes, images and labels each task has, and the one door through which training sees pixels."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from nncsl.data.division import task_sizes
+from nncsl.data.label_files import Published
 from nncsl.data.labels import LabelBudget
 from nncsl.data.rng import permutation, stream_key
-from nncsl.data.sources import ImageBatch, Images, Source
+from nncsl.data.sources import NO_CLASS, ImageBatch, Images, Source
 from nncsl.errors import ConfigError
 from nncsl.steps.transfer import constant
 
@@ -59,37 +62,41 @@ def split_tasks(
     tasks: int,
     labels: str,
     seed: int,
+    sizes: Sequence[int] | None = None,
     class_order: tuple[int, ...] | None = None,
     unlabeled_fraction: float = 1.0,
 ) -> tuple[Task, ...]:
-    """Class-incremental tasks of equal size; labeled images are unlabeled ones too, if the fraction keeps them."""
-    order = _class_order(source, tasks, class_order)
-    labeled = LabelBudget.parse(labels).choose(source.train_labels, order, seed, source.class_names)
-    size = len(order) // tasks
+    """Class-incremental tasks; labeled images are unlabeled ones too, if the fraction keeps them.
+
+    sizes: how many classes each task has (default: as even as they go). Images without a class are spread over the
+    tasks at random, in proportion to their classes: nobody knows which task one belongs to, and each is met once.
+    """
+    order = _class_order(source, class_order)
+    budget = LabelBudget.parse(labels)
+    parts = task_sizes(len(order), len(budget.each), sizes, source.name)
+    published = Published(source.train_names, source.by_index)
+    labeled = budget.choose(source.train_labels, order, seed, source.class_names, parts, published)
+    ends = np.cumsum(task_sizes(len(order), tasks, sizes, source.name)).tolist()
+    unknown = np.flatnonzero(source.train_labels == NO_CLASS)
+    unknown = unknown[permutation(stream_key(seed, "no class"), len(unknown))]
     made = []
-    for index in range(tasks):
-        classes = tuple(order[index * size : (index + 1) * size])
-        members = np.flatnonzero(np.isin(source.train_labels, classes))
+    for index, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        classes, old = tuple(order[start:end]), tuple(order[:start])
+        share = unknown[len(unknown) * start // len(order) : len(unknown) * end // len(order)]
+        members = np.sort(np.concatenate([np.flatnonzero(np.isin(source.train_labels, classes)), share]))
         kept = max(1, round(unlabeled_fraction * len(members)))
         unlabeled = np.sort(members[permutation(stream_key(seed, "unlabelled", index), len(members))[:kept]])
-        ids, old = np.intersect1d(labeled, members), tuple(order[: index * size])
+        ids = np.intersect1d(labeled, members)
         made.append(Task(index, classes, ids, source.train_labels[ids], unlabeled, old, source.num_classes))
     return tuple(made)
 
 
-def check_tasks(tasks: int, num_classes: int, name: str) -> None:
-    """Tasks have equally many classes."""
-    if num_classes % tasks:
-        divisors = [d for d in range(1, num_classes + 1) if num_classes % d == 0]
-        raise ConfigError(
-            f"tasks={tasks}: {name} has {num_classes} classes, which don't divide into equal tasks; "
-            f"possible: {', '.join(map(str, divisors))}"
-        )
+def check_memory(memory: int, sizes: Sequence[int]) -> None:
+    """A memory that can't hold one image of each class to be replayed is a mistake; 0 is a choice.
 
-
-def check_memory(memory: int, num_classes: int, tasks: int) -> None:
-    """A memory that can't hold one image of each class to be replayed is a mistake; 0 is a choice."""
-    replayed = num_classes - num_classes // tasks
+    sizes: how many classes each task has.
+    """
+    replayed = sum(sizes[:-1])
     if 0 < memory < replayed:
         raise ConfigError(
             f"memory={memory}: smaller than one image for each of the {replayed} classes to be replayed; "
@@ -108,6 +115,7 @@ class Stream(Images):
         self._source = source
         self._tasks = tasks
         self._visible = np.zeros(len(source.train_labels), dtype=bool)
+        self._some_unknown = bool((source.train_labels == NO_CLASS).any())
         self._current = -1
 
     def begin(
@@ -144,9 +152,17 @@ class Stream(Images):
         return self._source.train.gather(ids)
 
     def monitor(self, ids: np.ndarray) -> np.ndarray:
-        """Hidden classes of unlabeled images, int64 [n]: for the training-accuracy curve only, never for a loss."""
+        """Hidden classes of unlabeled images, int64 [n]: for the training-accuracy curve only, never for a loss.
+
+        NO_CLASS where nobody knows it.
+        """
         _refuse(ids, self._visible, "belongs to another task and is not in the memory")
         return self._source.train_labels[ids]
+
+    def share_right(self, guessed: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """Return which part of guesses [n] equals the hidden classes [n], where those are known."""
+        right = (guessed == hidden).double()
+        return right.sum() / (hidden != NO_CLASS).sum().clamp(min=1) if self._some_unknown else right.mean()
 
 
 def _refuse(ids: np.ndarray, allowed: np.ndarray, reason: str) -> None:
@@ -161,9 +177,8 @@ def _refuse_stray(kept: np.ndarray, past: list[np.ndarray], kind: str) -> None:
         raise Forbidden(f"memory holds image {stray[0]}, which is not among the {kind} images of any task so far")
 
 
-def _class_order(source: Source, tasks: int, class_order: tuple[int, ...] | None) -> list[int]:
+def _class_order(source: Source, class_order: tuple[int, ...] | None) -> list[int]:
     classes = source.num_classes
-    check_tasks(tasks, classes, source.name)
     order = list(range(classes)) if class_order is None else list(class_order)
     if sorted(order) != list(range(classes)):
         raise ConfigError(f"class_order={order}: expected each of 0..{classes - 1} exactly once")

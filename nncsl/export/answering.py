@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from nncsl import networks
 from nncsl.config import NetworkConfig
 from nncsl.data.policy import Crop, ViewPolicy
+from nncsl.data.sources import dataset_name
 from nncsl.networks import Network
 from nncsl.use.model import Model
 from nncsl.use.restored import Restored
@@ -65,7 +66,7 @@ def described(model: Model) -> dict[str, Any]:
         "nncsl": __version__,
         "method": config.method,
         "decides_by": model.decides_by,
-        "dataset": config.dataset.removeprefix("folder:").rsplit("/", 1)[-1],
+        "dataset": dataset_name(config.dataset),
         "classes": list(model.classes),
         "input": {
             "name": "pixels",

@@ -88,6 +88,26 @@ def settled(config: Config) -> Config:
     return replace(config, tasks=1, class_order=None) if find(config.method).one_task else config
 
 
+def check_labels(config: Config, tasks: Sequence[Task]) -> None:
+    """Refuse tasks without labels from which the method could learn nothing, before it has learned anything."""
+    bare = [task.index + 1 for task in tasks if not len(task.labeled)]
+    if bare[:1] == [1]:
+        raise ConfigError(
+            f"labels={config.labels!r}: {config.method} would begin with a task without any label, which gives it "
+            "nothing to compare images with; give labels to the first task"
+        )
+    reason = find(config.method).needs_labels
+    if bare and reason:
+        raise ConfigError(
+            f"labels={config.labels!r}: {config.method} can't learn task {bare[0]} without labels: {reason}"
+        )
+
+
+def phases(method: Method, task: Task) -> list[Phase]:
+    """Return the parts of a task's training: none where neither the task nor the memory has a label."""
+    return method.phases(task) if len(task.labeled) or task.remembered else []
+
+
 def build(config: Config, num_classes: int) -> Method:
     """Return the configured method with its network, as it is before the first step."""
     method = find(config.method)
@@ -117,9 +137,9 @@ def restore(
     optimizers: list[torch.optim.Optimizer] = []
     for index, (steps, remembered) in enumerate(zip(state.steps, state.memory_sizes, strict=True)):
         task = replace(tasks[index], steps=steps, remembered=remembered)
-        phases = method.phases(task)
-        begun = len(phases) if index < state.task else state.phase + state.begun
-        for number, phase in enumerate(phases[:begun]):
+        planned = phases(method, task)
+        begun = len(planned) if index < state.task else state.phase + state.begun
+        for number, phase in enumerate(planned[:begun]):
             optimizers = begin(method, number, phase, task)
     method.load_state_dict(saved["method"])
     if not state.begun:

@@ -142,6 +142,9 @@ class Method(nn.Module):
     # Phases after which `predict` is measured too, and by what name the accuracies over seen classes are kept.
     measured: ClassVar[Mapping[str, str]] = {}
 
+    # What happens in a task without labels where the memory has some, for people; and why there can be no such task.
+    without_labels: ClassVar[str] = "only remembered labels train"
+    needs_labels: ClassVar[str] = ""
     decides_by: ClassVar[str | None] = None  # what `predict` judges by, in words, where that is not the head
 
     def __init__(self, network: Network, config: Config, own: Any) -> None:

@@ -116,7 +116,8 @@ class CCIC(Method):
         parts = {}
         if own.stream_every_step or np.isin(step.batch["unlabeled"].keys.ids, step.task.labeled).any():
             new = step.notes["new"]
-            parts["stream"] = objectives.lin_loss(logits[new], labels[new])
+            if len(new):  # a task may have no labels
+                parts["stream"] = objectives.lin_loss(logits[new], labels[new])
         if len(step.notes["old"]):
             old = step.notes["old"]
             parts["memory"] = objectives.lin_loss(logits[old], labels[old])

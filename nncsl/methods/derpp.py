@@ -48,7 +48,9 @@ class DERpp(Finetune):
 
     def draw(self, draws: Draws, now: Moment) -> Batch:
         size, kind = self.config.labeled_batch, self.own.views
-        batch = {"labeled": draws.labeled_views(kind, draws.labeled(now, size), now, 1)}
+        batch = {}
+        if len(draws.task.labeled):
+            batch["labeled"] = draws.labeled_views(kind, draws.labeled(now, size), now, 1)
         if len(draws.memory.ids):
             for turn, name in enumerate(("logit_replay", "label_replay")):  # two draws, and other views in each
                 ids = draws.choose(np.sort(draws.memory.ids), now, size, name)
@@ -66,7 +68,9 @@ class DERpp(Finetune):
 
     def losses(self, step: Step) -> Losses:
         logits = {name: self.logits(*step.see(name)) for name in step.batch}  # a pass each: statistics of their own
-        parts = {"lin": slice_loss(logits["labeled"], step.labels("labeled"), step.task.seen)}
+        parts = {}
+        if "labeled" in logits:
+            parts["lin"] = slice_loss(logits["labeled"], step.labels("labeled"), step.task.seen)
         if "label_replay" in logits:
             parts["replay"] = slice_loss(logits["label_replay"], step.labels("label_replay"), step.task.seen)
         if "logit_replay" in logits and len(self.stored_ids):

@@ -24,7 +24,7 @@ class ERACE(Finetune):
 
     def draw(self, draws: Draws, now: Moment) -> Batch:
         size = self.config.labeled_batch
-        drawn = {"labeled": draws.labeled(now, size)}
+        drawn = {"labeled": draws.labeled(now, size)} if len(draws.task.labeled) else {}
         if draws.task.old and len(draws.memory.ids):
             drawn["remembered"] = draws.remembered(now, size)
         batch = {}
@@ -37,10 +37,10 @@ class ERACE(Finetune):
         return ""
 
     def losses(self, step: Step) -> Losses:
-        (stream,) = step.see("labeled")
-        current = slice_loss(self.network.head(stream.features), step.labels("labeled"), step.task.classes)
-        if "remembered" not in step.batch:
-            return Losses(current, {"lin": current})
-        (memory,) = step.see("remembered")  # a pass of its own: its statistics are not the task's
-        replay = slice_loss(self.network.head(memory.features), step.labels("remembered"), step.task.seen)
-        return Losses(current + replay, {"lin": current, "replay": replay})
+        parts = {}
+        for name, group, classes in (("lin", "labeled", step.task.classes), ("replay", "remembered", step.task.seen)):
+            if group in step.batch:
+                (outputs,) = step.see(group)  # a pass each: the memory's statistics are not the task's
+                parts[name] = slice_loss(self.network.head(outputs.features), step.labels(group), classes)
+        first, *second = parts.values()
+        return Losses(first + second[0] if second else first, parts)

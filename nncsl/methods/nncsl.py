@@ -22,6 +22,7 @@ class NNCSL(Method):
     """L_SNN + L_MEM on the current task's supports, L_LIN on all labeled images, L_NND on the old supports."""
 
     distills: ClassVar[bool] = True
+    without_labels: ClassVar[str] = "remembered labels train the head, and the old network's neighborhoods are kept"
     filters: ClassVar[bool] = True  # whether unlabeled images are compared with their own task's supports only
 
     def __init__(self, network: Network, config: Config, own: Any) -> None:
@@ -82,12 +83,14 @@ class NNCSL(Method):
         # The head learns at full strength; lambda_LIN weighs what reaches the backbone.
         logits = self.seen_logits(objectives.scale_gradient(supports.features, self.lambda_lin), step.task)
         lin = objectives.lin_loss(logits, labels)
-        parts = {"snn": snn, "mem": mem, "lin": lin}
-        total = objectives.plus(snn, mem, self.config.lambda_mem) + lin
+        if snn is None or mem is None:  # a task without labels: its images have no supports of their own
+            parts, total = {"lin": lin}, lin
+        else:
+            parts, total = {"snn": snn, "mem": mem, "lin": lin}, objectives.plus(snn, mem, self.config.lambda_mem) + lin
         if step.targets:
             parts["nnd"] = self.distillation.loss(step, self, Seen(views, queries, parted.get("old")))
             total = total + self.config.lambda_nnd * parts["nnd"]
-        return Losses(total, parts, {"large": guesses})
+        return Losses(total, parts, {} if guesses is None else {"large": guesses})
 
     def _parted(self, step: Step, supports: Tensor) -> dict[str, Tensor]:
         """Supports [K, D] by whose they are: "old" and "current" where there are both, and "seen", all of them."""
@@ -100,8 +103,10 @@ class NNCSL(Method):
             parts["old"], parts["current"] = objectives.divide(supports, step.notes["order"], step.notes["back"], sizes)
         return parts
 
-    def _neighbours(self, step: Step, queries: Tensor, supports: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """L_SNN, L_MEM and the classes that the large views are taken for, [2 N].
+    def _neighbours(
+        self, step: Step, queries: Tensor, supports: Mapping[str, Tensor]
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """L_SNN, L_MEM and the classes that the large views are taken for, [2 N]; None without supports for them.
 
         queries [views * N, D], supports [K, D] by whose they are. With the filter, images of the current task meet the
         current supports and remembered unlabeled images the old ones: labeled and unlabeled images then have the same
@@ -115,7 +120,7 @@ class NNCSL(Method):
         guesses = None
         for name, classes in self._groups(step.task).items():
             images = notes.get(f"{name} images")
-            if images is not None and not len(images):
+            if (images is not None and not len(images)) or not len(supports[name]):
                 continue
             parts = kernels.snn_loss(
                 (queries if images is None else queries.index_select(1, images)).flatten(0, 1),
@@ -135,5 +140,4 @@ class NNCSL(Method):
                 guesses = torch.zeros((2, count), dtype=torch.int64, device=device) if guesses is None else guesses
                 guessed = guesses.index_copy(1, images, guessed)
             guesses = guessed
-        assert snn is not None and mem is not None and guesses is not None
-        return snn, mem, guesses.flatten()
+        return snn, mem, None if guesses is None else guesses.flatten()

@@ -68,6 +68,8 @@ class OEWC(Finetune):
         return Losses(labeled.total + self.own.strength * ewc, {**labeled.parts, "ewc": ewc})
 
     def end(self, task: Task, memory: Memory, render: Render) -> None:
+        if not len(task.labeled):
+            return  # nothing was learned
         found = fisher_information(self.log_likelihoods(task, render), self.guarded)
         self.fisher = self.own.fisher_decay * self.fisher + found
         self.anchor = flat(self.guarded)

@@ -43,6 +43,7 @@ class PseudoER(PAWS, ER):
 
     measured: ClassVar[Mapping[str, str]] = {"paws": "labeler_accuracy"}
     guessed: ClassVar[tuple[str, ...]] = ("large", "labeled")
+    needs_labels: ClassVar[str] = "it learns from labels that are guessed by the task's own ones; give it one a class"
     resting: Network
     labels: Tensor  # of the task's images, int64 [n]: true ones where they are known, guesses elsewhere
     kept: Tensor  # the learner's memory, int64 [m]: images of earlier tasks, and the labels that they had then

@@ -10,12 +10,13 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nncsl import passes
 from nncsl.batches import Batch, Draws, Moment, Render
 from nncsl.config import Config
+from nncsl.data.division import divided
 from nncsl.data.tasks import Task
 from nncsl.methods import slices
 from nncsl.methods.base import Losses, Step
@@ -57,25 +58,39 @@ class XDER(DERpp):
 
     Settings: ClassVar[type] = XDERSettings
     own: XDERSettings
-    slices: Tensor  # int64 [T, k], the classes of each slice
+    slices: Tensor  # int64 [T, k], the classes of each slice; C, which is none, where one has fewer than others
     slice_of: Tensor  # int64 [C]
     counters: Tensor  # int64 [m], how often each image of the store was met in this task
 
     def __init__(self, network: Network, config: Config, own: XDERSettings) -> None:
         super().__init__(network, config, own)
         order = torch.tensor(config.class_order or range(network.head.out_features))
+        given = config.task_sizes if sum(config.task_sizes or ()) == len(order) else divided(len(order), config.tasks)
         # At least one class in each: the planner rehearses with a network that has a single output.
-        self.register_buffer("slices", order.view(-1, max(1, len(order) // config.tasks)), persistent=False)
-        self.register_buffer("slice_of", order.argsort() // self.slices.shape[1], persistent=False)
+        self.tasks_classes = order.split([size for size in given or () if size])
+        padded = nn.utils.rnn.pad_sequence(list(self.tasks_classes), batch_first=True, padding_value=len(order))
+        self.register_buffer("slices", padded, persistent=False)
+        numbers = torch.cat([torch.full_like(classes, index) for index, classes in enumerate(self.tasks_classes)])
+        self.register_buffer("slice_of", numbers[order.argsort()], persistent=False)
         self.register_buffer("counters", torch.zeros(0, dtype=torch.int64))
 
     def draw(self, draws: Draws, now: Moment) -> Batch:
         batch, own = super().draw(draws, now), self.own
         if draws.task.index + 1 < len(self.slices) and (own.contrast_weight or own.distance_weight):
             remembered = draws.choose(np.sort(draws.memory.ids), now, own.contrast_batch, "contrast")
-            ids = np.concatenate([batch["labeled"].keys.ids, remembered])
+            ids = np.concatenate([batch["labeled"].keys.ids, remembered]) if "labeled" in batch else remembered
             batch["contrast"] = draws.labeled_views("strong", ids, now, own.contrast_views)
         return batch
+
+    def classes(self, first: int, end: int | None = None) -> Tensor:
+        """Return the classes of some slices, one after the other: int64 [n]."""
+        those = torch.cat([torch.zeros(0, dtype=torch.int64), *self.tasks_classes[first:end]])
+        return constant(tuple(those.tolist()), self.slices.device, torch.int64)
+
+    def sliced(self, logits: Tensor, first: int) -> Tensor:
+        """Return the logits [n, C] of each slice from some one on, filled up with 0 where it is shorter: [s, n, k]."""
+        ragged = len({len(classes) for classes in self.tasks_classes}) > 1
+        return (F.pad(logits, (0, 1)) if ragged else logits)[:, self.slices[first:]].transpose(0, 1)
 
     def notes(self, batch: Batch, task: Task) -> dict[str, np.ndarray]:
         """Return, of both memory batches, where each image first stands, and rows of the store that are met again."""
@@ -96,23 +111,27 @@ class XDER(DERpp):
 
     def losses(self, step: Step) -> Losses:
         task, own = step.task, self.own
-        labels = step.labels("labeled")
-        logits = self.uncounted(step, "labeled") if task.index else self.logits(*step.see("labeled"))
-        parts = {"lin": slices.slice_loss(logits, labels, task.classes)}
-        if own.past_constraint and task.old:
-            seen = constant(task.seen, logits.device, torch.int64)
-            excess = slices.past_excess(logits[:, seen], len(task.old), own.margin)
-            parts["past"] = slices.mean_of_positive(excess)
+        parts: dict[str, Tensor] = {}
+        met: list[tuple[Tensor, Tensor]] = []  # logits and labels
+        if "labeled" in step.batch:
+            labels = step.labels("labeled")
+            logits = self.uncounted(step, "labeled") if task.index else self.logits(*step.see("labeled"))
+            met.append((logits, labels))
+            parts["lin"] = slices.slice_loss(logits, labels, task.classes)
+            if own.past_constraint and task.old:
+                seen = constant(task.seen, logits.device, torch.int64)
+                excess = slices.past_excess(logits[:, seen], len(task.old), own.margin)
+                parts["past"] = slices.mean_of_positive(excess)
         if "logit_replay" in step.batch:
             replayed, replayed_labels, replay_parts = self.replay(step)
             parts |= replay_parts
-            logits, labels = torch.cat([logits, replayed]), torch.cat([labels, replayed_labels])
+            met.append((replayed, replayed_labels))
         if "contrast" in step.batch:
             parts |= self.contrast(step)
-        future = self.slices[task.index + 1 :]
-        if len(future):
+        if task.index + 1 < len(self.slices):
+            logits, labels = (rows[0] if len(rows) == 1 else torch.cat(rows) for rows in zip(*met, strict=True))
             same_slice = self.slice_of[labels][:, None] == self.slice_of
-            excess = slices.future_excess(logits, same_slice, future.flatten(), own.margin)
+            excess = slices.future_excess(logits, same_slice, self.classes(task.index + 1), own.margin)
             parts["future"] = slices.mean_of_positive(excess)
         weights = {"lin": 1.0, "logits": own.alpha, "replay": own.beta, "contrast": own.contrast_weight}
         weights |= {"distance": own.distance_weight, "future": own.constraint_weight, "past": own.constraint_weight}
@@ -128,8 +147,10 @@ class XDER(DERpp):
         task, names = step.task, ("logit_replay", "label_replay")
         count, distinct = len(step.batch["logit_replay"]), step.notes["distinct"]
         # Running statistics count this pass alone: past tasks' images, and as many of this task as of each of those.
-        company = step.pixels["labeled"][: self.config.labeled_batch // task.index]
-        by_logits = self.logits(step.forward(torch.cat([step.pixels["logit_replay"], company])))[:count]
+        company = (
+            [step.pixels["labeled"][: self.config.labeled_batch // task.index]] if "labeled" in step.pixels else []
+        )
+        by_logits = self.logits(step.forward(torch.cat([step.pixels["logit_replay"], *company])))[:count]
         by_labels = self.uncounted(step, "label_replay")
         parts = {"replay": slices.slice_loss(by_labels, step.labels("label_replay"), task.old)}
         logits = torch.cat([by_logits, by_labels])[distinct]
@@ -139,29 +160,29 @@ class XDER(DERpp):
             rows = step.notes["distinct stored"]
             self.counters[rows] += 1
             chance = send(torch.rand(len(rows), generator=step.generator("renewal")), rows.device)
-            self.renew(rows, labels, logits, self.slices[task.index :], chance * self.counters[rows] < 1)
+            self.renew(rows, labels, logits, self.classes(task.index), chance * self.counters[rows] < 1)
         return logits, labels, parts
 
     def contrast(self, step: Step) -> dict[str, Tensor]:
         """Return the losses of the future slices on strong views."""
-        group, future = step.batch["contrast"], self.slices[step.task.index + 1 :]
-        vectors = self.uncounted(step, "contrast")[:, future].transpose(0, 1)  # [slices, views * n, k]
+        group, future = step.batch["contrast"], step.task.index + 1
+        vectors = self.sliced(self.uncounted(step, "contrast"), future)  # [slices, views * n, k]
         labels = step.labels("contrast")
         parts = {"contrast": slices.supervised_contrast(vectors, labels, self.own.contrast_temperature)}
         images = len(group) // self.own.contrast_views
         if self.own.distance_weight and len(step.notes.get("old", ())):
             by_view = vectors.unflatten(1, (-1, images))[:, :, step.notes["old"]]  # [slices, views, remembered, k]
-            stored = self.stored_logits[step.notes["old stored"]][:, future].transpose(0, 1)
+            stored = self.sliced(self.stored_logits[step.notes["old stored"]], future)
             parts["distance"] = slices.distance_loss(by_view, stored[:, None])
         return parts
 
     @torch.no_grad()
     def renew(self, rows: Tensor, labels: Tensor, logits: Tensor, those: Tensor, chosen: Tensor | None = None) -> None:
-        """Overwrite slices ``those`` [s, k] of the store's rows [n] by logits [n, C], none above that of labels [n].
+        """Overwrite classes ``those`` [k] of the store's rows [n] by logits [n, C], none above that of labels [n].
 
         chosen: bool [n], where the others stay as they are; to leave them out would wait for their number.
         """
-        own, place = self.stored_logits[rows, labels], (rows[:, None], those.flatten())
+        own, place = self.stored_logits[rows, labels], (rows[:, None], those)
         renewed = slices.shrunk(logits[:, place[1]], own, self.own.shrink)
         kept = renewed if chosen is None else torch.where(chosen[:, None], renewed, self.stored_logits[place])
         self.stored_logits[place] = kept.to(self.stored_logits.dtype)
@@ -173,6 +194,6 @@ class XDER(DERpp):
             rows, labels = self.here(self.rows(memory.ids)), self.here(memory.labels)
             known, new = self.here(old), self.here(~old)
             inserted, again = self.stored_logits[rows[new]], self.logits_of_images(memory.ids[old], render)
-            self.renew(rows[new], labels[new], inserted, self.slices[: task.index])
-            self.renew(rows[known], labels[known], again, self.slices[task.index :])
+            self.renew(rows[new], labels[new], inserted, self.classes(0, task.index))
+            self.renew(rows[known], labels[known], again, self.classes(task.index))
         self.register_buffer("counters", torch.zeros_like(self.stored_ids))

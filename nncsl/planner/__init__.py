@@ -15,8 +15,9 @@ from rich.table import Table
 from nncsl import files, methods
 from nncsl.config import Config
 from nncsl.data.catalog import KNOWN, check_known, open_data
+from nncsl.data.division import task_sizes
 from nncsl.data.labels import LabelBudget
-from nncsl.data.sources import Source
+from nncsl.data.sources import Source, own_place
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
 from nncsl.planner.choice import Plan, make_plan
@@ -45,7 +46,7 @@ def without_training(config: Config, device: torch.device, say: Callable[[str], 
     config = methods.settled(config)
     check_known(config)
     folder = Path() if os.access(".", os.W_OK) else Path(tempfile.gettempdir())
-    if config.data_dir or config.dataset.startswith("folder:") or config.dataset == "digits":
+    if config.data_dir or own_place(config.dataset)[0] or config.dataset == "digits":
         source, tasks = open_data(config)
         return for_run(config, source, tasks, device, folder, say)
     say(f"without --data-dir: counting on {config.dataset} as it is published")
@@ -67,9 +68,12 @@ def expected_sizes(config: Config) -> Sizes:
     facts = KNOWN.get(config.dataset)
     if facts is None:
         raise ConfigError(f"dataset={config.dataset!r}: its size is not known; give --data-dir")
-    per_task, classes = facts.train_images // config.tasks, facts.classes // config.tasks
+    classes = max(task_sizes(facts.classes, config.tasks, config.task_sizes, config.dataset))
+    per_task = facts.train_images * classes // facts.classes
     labeled = max(
-        per_task * (labels.fraction or 1) if labels.per_class is None else classes * labels.per_class
+        per_task * (1 if labels.fraction is None else labels.fraction)
+        if labels.per_class is None
+        else classes * labels.per_class
         for labels in LabelBudget.parse(config.labels).each
     )
     return Sizes(

@@ -8,6 +8,7 @@ import torch
 from nncsl import methods, networks
 from nncsl.batches import Draws, Moment
 from nncsl.config import Config
+from nncsl.data.division import divided
 from nncsl.data.tasks import Task
 from nncsl.methods.base import Asked, Method
 from nncsl.planner.measure import Load
@@ -19,21 +20,26 @@ from nncsl.teachers.bank import pool_sizes
 def task_and_memory(method: Method, sizes: Sizes, index: int) -> tuple[Task, Memory]:
     """Return a task of the run, by its index from either end, and the memory it would find."""
     config = method.config
-    index, each = range(config.tasks)[index], max(1, sizes.classes // config.tasks)
-    tasks_known = index + method.remembers_first
-    old, classes = tuple(range(index * each)), tuple(range(index * each, (index + 1) * each))
+    index, counts = range(config.tasks)[index], class_counts(config, sizes.classes)
+    tasks_known, start = index + method.remembers_first, sum(counts[:index])
+    old, classes = tuple(range(start)), tuple(range(start, start + counts[index]))
     labeled = np.arange(sizes.labeled_per_task)
     known = sizes.labeled_per_task * tasks_known
     remembered = (known if method.remembers_all else min(config.memory, known)) if method.uses_memory else 0
     unlabeled = config.unlabeled_memory if method.uses_memory and index else 0
     memory = Memory(
         ids=len(labeled) + sizes.unlabeled_per_task + np.arange(remembered),
-        labels=np.arange(remembered) % max(1, tasks_known * each),
+        labels=np.arange(remembered) % max(1, sum(counts[:tasks_known])),
         unlabeled=10**9 + np.arange(unlabeled),
     )
     everything = np.arange(sizes.unlabeled_per_task)
-    task = Task(index, classes, labeled, index * each + labeled % each, everything, old, sizes.classes)
+    task = Task(index, classes, labeled, start + labeled % len(classes), everything, old, sizes.classes)
     return replace(task, steps=Draws(task, memory, config).steps_per_epoch, remembered=remembered), memory
+
+
+def class_counts(config: Config, classes: int) -> tuple[int, ...]:
+    """Return how many classes each task will have, one at least."""
+    return config.task_sizes or tuple(max(1, count) for count in divided(classes, config.tasks))
 
 
 def load(method: Method, sizes: Sizes, *, first: bool) -> Load:

@@ -8,7 +8,7 @@ from typing import Any
 from nncsl import config as configs
 from nncsl.config import Config, build
 from nncsl.data.labels import LabelBudget
-from nncsl.data.sources import Source
+from nncsl.data.sources import Source, dataset_name, own_place
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
 from nncsl.record import tensorboard as events
@@ -17,22 +17,26 @@ from nncsl.record import tensorboard as events
 MOVABLE = ("data_dir", "cache_dir", "device", "memory_budget", "micro_batch", "recompute", "spill", "bank_residency",
            "prefetch", "cuda_graph", "ranks_timeout")  # fmt: skip
 
+_LONGEST_NAME = 80  # of a data set, in the name of a run's folder
+
 
 def describe_tasks(source: Source, tasks: tuple[Task, ...]) -> str:
-    """The split, so that a result can be traced to its images: classes, labeled images, and a count of the others."""
+    """The split, so that a result can be traced to its images: classes, labeled images, a count of the others.
+
+    left_out: images that can't be read, where there are some.
+    """
     lines = [
         {"classes": list(task.classes), "labeled": task.labeled.tolist(), "unlabeled_images": len(task.unlabeled)}
         for task in tasks
     ]
-    return json.dumps({"dataset": source.name, "fingerprint": source.fingerprint, "tasks": lines}) + "\n"
+    facts = {"dataset": source.name, "fingerprint": source.fingerprint, "tasks": lines}
+    return json.dumps(facts | ({"left_out": list(source.left_out)} if source.left_out else {})) + "\n"
 
 
 def new_folder(folder: Path | None, config: Config) -> Path:
     """The folder of a new run, made; one that holds a run already is refused."""
     if folder is None:
-        folder = _unused_folder(
-            f"{config.dataset.split('/')[-1].removeprefix('folder:')}-{config.method}-seed{config.seed}"
-        )
+        folder = _unused_folder(f"{dataset_name(config.dataset)[:_LONGEST_NAME]}-{config.method}-seed{config.seed}")
     if folder.exists() and not _nothing_to_lose(folder):
         raise ConfigError(f"--out {folder} is not empty: continue it with --resume {folder}, or choose another folder")
     try:
@@ -86,6 +90,7 @@ def with_absolute_paths(config: Config) -> Config:
     paths = {name: getattr(config, name) for name in ("data_dir", "cache_dir", "class_list")}
     paths["labels"] = config.labels if LabelBudget.parse(config.labels).file else None
     absolute: dict[str, Any] = {name: str(Path(p).expanduser().resolve()) for name, p in paths.items() if p is not None}
-    if config.dataset.startswith("folder:"):
-        absolute["dataset"] = f"folder:{Path(config.dataset.removeprefix('folder:')).expanduser().resolve()}"
+    kind, place = own_place(config.dataset)
+    if place is not None:
+        absolute["dataset"] = f"{kind}:{place.resolve()}"
     return replace(config, **absolute)

@@ -31,7 +31,8 @@ def published(config: Mapping[str, Any]) -> tuple[float, float | None] | None:
 def _plain(config: Mapping[str, Any]) -> bool:
     """Not one of this package's own variations, and with the teacher that the paper's method has."""
     taught = config.get("teacher_mode") != "none" and config.get("distillation") == "nnd"
-    return not config.get("unlabeled_memory") and (taught or config["method"] != "nncsl")
+    even = len(set(config.get("task_sizes") or ())) <= 1
+    return even and not config.get("unlabeled_memory") and (taught or config["method"] != "nncsl")
 
 
 def _labels(text: str, row: Mapping[str, str]) -> int | None:

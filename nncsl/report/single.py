@@ -1,6 +1,5 @@
 """The report of one run."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,9 @@ import numpy as np
 from nncsl import config as configs
 from nncsl import methods
 from nncsl.config import build
+from nncsl.data.sources import dataset_name
 from nncsl.errors import UserError
+from nncsl.record.remarks import remarks
 from nncsl.record.snapshots import Snapshot, read_snapshot
 from nncsl.report import marks, paper, projections, scales, views
 from nncsl.report.charts import Series, line_chart, scatter, shaded_grid
@@ -37,7 +38,7 @@ MEMORY_PARTS = {
 def report(record: RunRecord, opened: views.Opened | None = None) -> str:
     """The whole page. opened: the run's source and tasks, where they are at hand."""
     config = record.config
-    title = f"{config['method']} on {_short(config['dataset'])}"
+    title = f"{config['method']} on {dataset_name(config['dataset'])}"
     sections = [
         section("Accuracy", *_accuracy(record), name="accuracy"),
         section("Training", *training_charts(record), name="training"),
@@ -87,8 +88,11 @@ def _header(record: RunRecord, title: str) -> str:
     memory = "all labeled images" if everything else config.get("memory")
     facts = [f"{config['tasks']} tasks", f"{config.get('labels')} labels", f"memory {memory}"]
     facts += [f"teacher: {config.get('teacher_mode')}", f"seed {config.get('seed')}"]
-    status = "" if record.complete else tag("p", text(_status(record)), class_="status")
-    return tag("h1", text(title)) + tag("p", text(" · ".join(facts)), class_="facts") + status + headline(record)
+    sizes = [len(classes) for classes in record.tasks]
+    said = [] if record.complete else [_status(record)]
+    said += remarks(config["method"], config.get("memory", 0), sizes, record.labeled, record.left_out)
+    notes = "".join(tag("p", text(note), class_="status") for note in said)
+    return tag("h1", text(title)) + tag("p", text(" · ".join(facts)), class_="facts") + notes + headline(record)
 
 
 def _status(record: RunRecord) -> str:
@@ -291,8 +295,3 @@ def _value(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(_value, value))
     return "–" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _short(dataset: str) -> str:
-    """A folder's own name instead of its whole path."""
-    return Path(dataset.removeprefix("folder:")).name if dataset.startswith("folder:") else dataset

@@ -13,6 +13,7 @@ from nncsl.config import Config
 from nncsl.data import decoding
 from nncsl.data.catalog import source_options
 from nncsl.data.folders import SUFFIXES
+from nncsl.data.sources import own_place
 
 _LARGEST = 16  # times the side of a view: larger images of data sets that are not decoded from files are reduced first
 
@@ -27,13 +28,14 @@ class Preparation:
     channels: int
     short_side: int | None
     most: int
+    max_pixels: int = decoding.MAX_PIXELS
 
     @classmethod
     def of(cls, config: Config) -> "Preparation":
         """Return that of a run: folders and ImageNet are decoded to a short side, others have a size of their own."""
-        decoded = config.dataset.startswith("folder:") or config.dataset == "imagenet100"
+        decoded = bool(own_place(config.dataset)[0]) or config.dataset == "imagenet100"
         short_side = source_options(config).short_side if decoded else None
-        return cls(len(config.views.mean), short_side, _LARGEST * config.views.large.size)
+        return cls(len(config.views.mean), short_side, _LARGEST * config.views.large.size, config.max_pixels)
 
     def __call__(self, image: Any) -> np.ndarray:
         """Return a path, a PIL image or a uint8 array or tensor (one image) as uint8 [h, w, channels]."""
@@ -43,7 +45,7 @@ class Preparation:
 
     def _open(self, image: Any) -> Image.Image:
         if isinstance(image, str | Path):
-            return decoding.read(Path(image), self.channels)
+            return decoding.read(Path(image), self.channels, self.max_pixels)
         if not isinstance(image, Image.Image):
             image = Image.fromarray(_array(image))
         return decoding.eight_bit(image, self.channels)

@@ -132,7 +132,8 @@ def test_mistakes_are_named(assignment, words):
 @pytest.mark.parametrize(
     ("assignment", "words"),
     [
-        ("tasks=7", ["tasks=7", "10 classes", "1, 2, 5, 10"]),
+        ("tasks=11", ["tasks=11", "10 classes"]),
+        ("tasks=4,3,2", ["4,3,2", "9 classes", "--tasks 4,3,3"]),
         ("labels=500/class", ["500/class", "124"]),
         ("labels=5%,500/class,5%,5%,5%", ["500/class", "124"]),
         ("labels=5%,10%", ["2 budgets", "5 tasks"]),

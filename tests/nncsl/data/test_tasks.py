@@ -1,12 +1,13 @@
 """The protocol, and that nothing else can reach training: no old image, no test image, no hidden label."""
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from nncsl.data.labels import LabelBudget
-from nncsl.data.sources import SourceOptions, open_source
+from nncsl.data.sources import NO_CLASS, SourceOptions, open_source
 from nncsl.data.tasks import Forbidden, Stream, check_memory, split_tasks
 from nncsl.errors import ConfigError
 
@@ -52,7 +53,8 @@ def test_class_order_and_fraction(digits):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"tasks": 3}, ["tasks=3", "10 classes", "1, 2, 5, 10"]),
+        ({"tasks": 11}, ["tasks=11", "10 classes"]),
+        ({"tasks": 3, "sizes": (4, 3, 2)}, ["4,3,2", "9 classes", "has 10", "--tasks 4,3,3"]),
         ({"labels": "200/class"}, ["200/class", "'0'", "128"]),
         ({"class_order": (0, 1, 2)}, ["class_order", "0..9"]),
     ],
@@ -64,10 +66,11 @@ def test_impossible_protocols(digits, arguments, words):
 
 
 def test_memory_must_hold_the_classes_that_are_replayed():
-    check_memory(0, 10, 5)
-    check_memory(8, 10, 5)  # the paper's smallest: the last task's classes are never replayed
+    check_memory(0, (2,) * 5)
+    check_memory(8, (2,) * 5)  # the paper's smallest: the last task's classes are never replayed
+    check_memory(4, (2, 2, 6))
     with pytest.raises(ConfigError, match=r"memory=7.*8"):
-        check_memory(7, 10, 5)
+        check_memory(7, (2,) * 5)
 
 
 @pytest.mark.parametrize(("text", "expected"), [("0.8%", 0.008), ("25 %", 0.25), ("100%", 1.0)])
@@ -99,11 +102,37 @@ def test_every_task_may_have_its_own_budget(digits):
     assert len(tasks[1].labeled) < len(tasks[4].labeled) < len(tasks[4].unlabeled)
     at_once = split_tasks(digits, tasks=1, labels="100%,5%,4/class,1/class,20%", seed=0, class_order=order)
     assert np.array_equal(np.sort(np.concatenate([task.labeled for task in tasks])), at_once[0].labeled)
-    with pytest.raises(ConfigError, match="3 budgets for 10 classes"):
-        split_tasks(digits, tasks=1, labels="5%,5%,5%", seed=0)
 
 
-@pytest.mark.parametrize("text", ["5%,0%", "5%,", "5%,split.txt"])
+def test_tasks_of_unequal_sizes_have_their_own_budgets(digits):
+    sizes, labels = (5, 1, 4), "2/class,0%,3/class"
+    tasks = split_tasks(digits, tasks=3, sizes=sizes, labels=labels, seed=0)
+    assert [task.classes for task in tasks] == [(0, 1, 2, 3, 4), (5,), (6, 7, 8, 9)]
+    assert [task.old for task in tasks] == [(), (0, 1, 2, 3, 4), (0, 1, 2, 3, 4, 5)]
+    assert [len(task.labeled) for task in tasks] == [10, 0, 12]
+    assert sorted(np.concatenate([task.unlabeled for task in tasks])) == list(range(len(digits.train)))
+    at_once = split_tasks(digits, tasks=1, sizes=sizes, labels=labels, seed=0)
+    assert np.array_equal(np.sort(np.concatenate([task.labeled for task in tasks])), at_once[0].labeled)
+
+
+def test_classes_that_do_not_divide_are_spread_as_evenly_as_they_go(digits):
+    tasks = split_tasks(digits, tasks=3, labels="1/class,2/class,3/class", seed=0)
+    assert [len(task.classes) for task in tasks] == [4, 3, 3]
+    assert [len(task.labeled) for task in tasks] == [4, 6, 9]
+
+
+def test_images_of_no_class_are_spread_over_the_tasks(digits):
+    hidden = np.arange(0, len(digits.train_labels), 3)
+    labels = digits.train_labels.copy()
+    labels[hidden] = NO_CLASS
+    tasks = split_tasks(replace(digits, train_labels=labels), tasks=3, sizes=(5, 2, 3), labels="4/class", seed=0)
+    shares = [np.intersect1d(task.unlabeled, hidden) for task in tasks]
+    assert sorted(np.concatenate(shares)) == hidden.tolist()
+    assert [len(share) for share in shares] == pytest.approx([len(hidden) * part for part in (0.5, 0.2, 0.3)], abs=1)
+    assert not any(np.isin(task.labeled, hidden).any() for task in tasks)
+
+
+@pytest.mark.parametrize("text", ["0%,0/class", "5%,", "5%,split.txt"])
 def test_lists_of_budgets_that_make_no_sense(text):
     with pytest.raises(ConfigError, match="labels="):
         LabelBudget.parse(text)

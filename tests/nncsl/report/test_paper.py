@@ -38,6 +38,7 @@ def test_known_settings(preset, changes, expected):
         ("cifar10", {"teacher_mode": "none"}),
         ("cifar10", {"distillation": "kd"}),
         ("cifar10", {"unlabeled_memory": 5000}),
+        ("cifar10", {"task_sizes": [4, 2, 2, 1, 1]}),
         ("cifar100", {"method": "joint", "tasks": 1}),
     ],
 )
