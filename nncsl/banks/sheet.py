@@ -10,6 +10,7 @@ from nncsl.data.catalog import source_options
 from nncsl.data.sources import Source, open_source
 from nncsl.errors import DataError
 from nncsl.files import written_beside
+from nncsl.record import earlier
 
 _COLUMNS = 6
 
@@ -17,6 +18,8 @@ _COLUMNS = 6
 def open_images(place: Place) -> Source:
     """The data set of the run that the bank belongs to."""
     config = place.config()
+    if place.run is not None and (before := earlier.read(place.run)) is not None:
+        return earlier.open_continued(place.run, config, before)[0]
     return open_source(config.dataset, source_options(config))
 
 
@@ -35,7 +38,8 @@ def check_images(answer: Answer, source: Source) -> None:
 def class_name(neighbor: Neighbor, source: Source | None) -> str:
     """The data set's class where it is open, else the bank's own label, else nothing."""
     if source is not None:
-        return source.class_names[int(source.train_labels[neighbor.image])]
+        label = int(source.train_labels[neighbor.image])
+        return source.class_names[label] if label >= 0 else ""
     return "" if neighbor.label is None else str(neighbor.label)
 
 

@@ -35,11 +35,15 @@ def read_class_list(path: Path | None) -> tuple[str, ...]:
 
 
 def split_folders(
-    root: Path, classes: tuple[str, ...] | None = None, test_fraction: float | None = None
+    root: Path,
+    classes: tuple[str, ...] | None = None,
+    test_fraction: float | None = None,
+    first_label: int = 0,
 ) -> tuple[Listing, Listing]:
     """Training and test images below ``root``: by folder (train/ and test/ or val/), else by ratio within each class.
 
-    classes: the class folders to use, in this order; None takes all of them, sorted.
+    classes: the class folders to use, in this order; None takes all of them, sorted. first_label: of the first one
+    among all classes that a run knows; the ratio's choice depends on it.
     """
     if not root.is_dir():
         raise DataError(f"{root} is not a folder; expected train/ and test/ (or val/) with a sub-folder per class")
@@ -49,14 +53,27 @@ def split_folders(
         return train, _list(test_root, train.class_names)
     if test_fraction is None:
         raise DataError(f"{root} has no train/ and val/ folders; expected both, with a sub-folder per class")
-    return _split_by_ratio(_list(root, classes), test_fraction)
+    return _split_by_ratio(_list(root, classes), test_fraction, first_label)
+
+
+def class_names(root: Path) -> tuple[str, ...]:
+    """Return the class folders that :func:`split_folders` would find."""
+    inner = root / "train"
+    return _class_folders(inner if inner.is_dir() and any((root / name).is_dir() for name in _TEST_FOLDERS) else root)
+
+
+def _class_folders(root: Path) -> tuple[str, ...]:
+    if not root.is_dir():
+        raise DataError(f"{root} is not a folder; expected one with a sub-folder per class")
+    classes = tuple(sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")))
+    if not classes:
+        raise DataError(f"{root} has no sub-folders; expected one per class")
+    return classes
 
 
 def _list(root: Path, classes: tuple[str, ...] | None) -> Listing:
     if classes is None:
-        classes = tuple(sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")))
-        if not classes:
-            raise DataError(f"{root} has no sub-folders; expected one per class")
+        classes = _class_folders(root)
     missing = [name for name in classes if not (root / name).is_dir()]
     if missing:
         raise DataError(
@@ -74,7 +91,7 @@ def _list(root: Path, classes: tuple[str, ...] | None) -> Listing:
     return Listing(tuple(files), np.array(labels, np.int64), classes)
 
 
-def _split_by_ratio(whole: Listing, test_fraction: float) -> tuple[Listing, Listing]:
+def _split_by_ratio(whole: Listing, test_fraction: float, first_label: int) -> tuple[Listing, Listing]:
     """The same split on every machine: it depends on the number of images in a class, not on the seed."""
     test = np.zeros(len(whole.labels), dtype=bool)
     for label, name in enumerate(whole.class_names):
@@ -85,7 +102,7 @@ def _split_by_ratio(whole: Listing, test_fraction: float) -> tuple[Listing, List
                 f"class {name!r} has {len(members)} images: too few to keep {count} for the test "
                 f"(test_fraction={test_fraction})"
             )
-        test[members[permutation(stream_key("folder", "test", label), len(members))[:count]]] = True
+        test[members[permutation(stream_key("folder", "test", first_label + label), len(members))[:count]]] = True
 
     def part(keep: np.ndarray) -> Listing:
         files = tuple(whole.files[i] for i in np.flatnonzero(keep))

@@ -60,7 +60,7 @@ class LabelBudget:
         labels: [n] classes of all training images; order: the classes, task by task.
         """
         if self.file is not None:
-            return _read_indices(self.file, labels, len(order), names)
+            return _read_indices(self.file, labels, order, names)
         if self.by_task:
             size, left = divmod(len(order), len(self.by_task))
             if left:
@@ -82,7 +82,7 @@ class LabelBudget:
         return np.sort(np.concatenate(chosen))
 
 
-def _read_indices(path: Path, labels: np.ndarray, num_classes: int, names: tuple[str, ...]) -> np.ndarray:
+def _read_indices(path: Path, labels: np.ndarray, order: Sequence[int], names: tuple[str, ...]) -> np.ndarray:
     try:
         lines = [line.strip() for line in path.read_text().splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
@@ -95,7 +95,7 @@ def _read_indices(path: Path, labels: np.ndarray, num_classes: int, names: tuple
     indices = np.unique(np.array(lines, dtype=np.int64))
     if len(indices) < len(lines):
         raise ConfigError(f"{path}: {len(lines) - len(indices)} indices stand in it twice; remove the repetitions")
-    absent = np.setdiff1d(np.arange(num_classes), labels[indices])
+    absent = np.setdiff1d(order, labels[indices])
     if len(absent):
         raise ConfigError(f"{path}: no index belongs to class {names[absent[0]]!r}; every class needs a label")
     return indices

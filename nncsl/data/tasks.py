@@ -39,18 +39,17 @@ class Task:
     def seen(self) -> tuple[int, ...]:
         return self.old + self.classes
 
-    @property
-    def seen_mask(self) -> np.ndarray:
-        """bool [num_classes]"""
-        return np.isin(np.arange(self.num_classes), self.seen)
+    def seen_mask(self, outputs: int) -> np.ndarray:
+        """Return which of a head's outputs stand for classes seen so far: bool [outputs]."""
+        return np.isin(np.arange(outputs), self.seen)
 
-    def seen_on(self, device: torch.device) -> torch.Tensor:
+    def seen_on(self, device: torch.device, outputs: int) -> torch.Tensor:
         """Return the same on a device, where it stays."""
-        return constant(tuple(self.seen_mask.tolist()), device, torch.bool)
+        return constant(tuple(self.seen_mask(outputs).tolist()), device, torch.bool)
 
-    def unseen_on(self, device: torch.device) -> torch.Tensor:
+    def unseen_on(self, device: torch.device, outputs: int) -> torch.Tensor:
         """Return the opposite."""
-        return constant(tuple((~self.seen_mask).tolist()), device, torch.bool)
+        return constant(tuple((~self.seen_mask(outputs)).tolist()), device, torch.bool)
 
 
 def split_tasks(
@@ -61,18 +60,23 @@ def split_tasks(
     seed: int,
     class_order: tuple[int, ...] | None = None,
     unlabeled_fraction: float = 1.0,
+    after: tuple[Task, ...] = (),
 ) -> tuple[Task, ...]:
-    """Class-incremental tasks of equal size; labeled images are unlabeled ones too, if the fraction keeps them."""
-    order = _class_order(source, tasks, class_order)
+    """Class-incremental tasks of equal size; labeled images are unlabeled ones too, if the fraction keeps them.
+
+    after: tasks that come before these, of classes with smaller numbers; the source has images of the others alone.
+    """
+    past = after[-1].seen if after else ()
+    order = _class_order(source, tasks, class_order, len(past))
     labeled = LabelBudget.parse(labels).choose(source.train_labels, order, seed, source.class_names)
     size = len(order) // tasks
     made = []
-    for index in range(tasks):
-        classes = tuple(order[index * size : (index + 1) * size])
+    for place in range(tasks):
+        classes, index = tuple(order[place * size : (place + 1) * size]), len(after) + place
         members = np.flatnonzero(np.isin(source.train_labels, classes))
         kept = max(1, round(unlabeled_fraction * len(members)))
         unlabeled = np.sort(members[permutation(stream_key(seed, "unlabelled", index), len(members))[:kept]])
-        ids, old = np.intersect1d(labeled, members), tuple(order[: index * size])
+        ids, old = np.intersect1d(labeled, members), (*past, *order[: place * size])
         made.append(Task(index, classes, ids, source.train_labels[ids], unlabeled, old, source.num_classes))
     return tuple(made)
 
@@ -89,7 +93,11 @@ def check_tasks(tasks: int, num_classes: int, name: str) -> None:
 
 def check_memory(memory: int, num_classes: int, tasks: int) -> None:
     """A memory that can't hold one image of each class to be replayed is a mistake; 0 is a choice."""
-    replayed = num_classes - num_classes // tasks
+    check_replayed(memory, num_classes - num_classes // tasks)
+
+
+def check_replayed(memory: int, replayed: int) -> None:
+    """The same for a number of classes to be replayed."""
     if 0 < memory < replayed:
         raise ConfigError(
             f"memory={memory}: smaller than one image for each of the {replayed} classes to be replayed; "
@@ -161,10 +169,10 @@ def _refuse_stray(kept: np.ndarray, past: list[np.ndarray], kind: str) -> None:
         raise Forbidden(f"memory holds image {stray[0]}, which is not among the {kind} images of any task so far")
 
 
-def _class_order(source: Source, tasks: int, class_order: tuple[int, ...] | None) -> list[int]:
-    classes = source.num_classes
-    check_tasks(tasks, classes, source.name)
-    order = list(range(classes)) if class_order is None else list(class_order)
-    if sorted(order) != list(range(classes)):
-        raise ConfigError(f"class_order={order}: expected each of 0..{classes - 1} exactly once")
+def _class_order(source: Source, tasks: int, class_order: tuple[int, ...] | None, first: int) -> list[int]:
+    classes = list(range(first, source.num_classes))
+    check_tasks(tasks, len(classes), source.name)
+    order = classes if class_order is None else list(class_order)
+    if sorted(order) != classes:
+        raise ConfigError(f"class_order={order}: expected each of {first}..{source.num_classes - 1} exactly once")
     return order
