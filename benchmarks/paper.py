@@ -49,8 +49,6 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "nncsl + 5000 unlabelled": {"method": "nncsl", "unlabeled_memory": 5000},
     "ccic weak": {"method": "ccic"},
 }
-METRICS = {"fwt": lambda s: s["fwt"], "bwt": lambda s: s["bwt"], "average_accuracy": lambda s: s["average_accuracy"]}
-METRICS |= {f"final_accuracy_task{n}": lambda s, n=n: s["accuracy_matrix"][-1][n - 1] for n in range(1, 6)}
 
 
 class Line(NamedTuple):
@@ -91,12 +89,20 @@ def _settings(row: dict[str, str]) -> dict[str, Any] | None:
     return found | {key: value for key, value in {**known, "tasks": tasks}.items() if value not in (None, "")}
 
 
+def value(summary: dict[str, Any], metric: str) -> float | None:
+    """Return what a run's summary says of one of the paper's metrics; None: it does not."""
+    if metric.startswith("final_accuracy_task"):
+        return summary["accuracy_matrix"][-1][int(metric[-1]) - 1]
+    return summary.get(metric)
+
+
 def seen_here(line: Line) -> str:
     """Return mean and deviation under the reduced protocol, of the seeds recorded with exactly these settings."""
-    preset, metric = f"{line.row['dataset']}-small", METRICS.get(line.row["metric"])
-    if line.settings is None or metric is None or preset not in config.presets():
+    preset = f"{line.row['dataset']}-small"
+    if line.settings is None or preset not in config.presets():
         return ""
-    values = [metric(record["summary"]) for record in _records(preset, tuple(sorted(line.settings.items())))]
+    records = _records(preset, tuple(sorted(line.settings.items())))
+    values = [v for r in records if (v := value(r["summary"], line.row["metric"])) is not None]
     if not values:
         return ""
     spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
@@ -156,9 +162,9 @@ def page(text: str) -> str:
         for line in lines():
             row = line.row
             if row["table"] == table:
-                value = row["value"] + (f" ± {row['std']}" if row["std"] else "")
+                printed = row["value"] + (f" ± {row['std']}" if row["std"] else "")
                 setting = [row[key] for key in ("dataset", "method", "memory", "labels")]
-                cells = [*setting, row["metric"].replace("_", " "), value, seen_here(line), hours(line), line.command]
+                cells = [*setting, row["metric"].replace("_", " "), printed, seen_here(line), hours(line), line.command]
                 parts.append(f"| {' | '.join(cells)} |")
     return "\n".join(parts) + "\n"
 

@@ -228,21 +228,20 @@ def plain_batches(run: Run, stream: Stream, ids: np.ndarray) -> Iterator[Tensor]
         yield evaluation.plain_images(stream, part, run.config.views, run.device)
 
 
-def seen_accuracy(run: Run, method: Method, task: Task) -> float:
-    """Return percent correct among the classes seen so far."""
+def seen_accuracy(run: Run, method: Method, task: Task) -> float | None:
+    """Return percent correct among the classes seen so far; None where their test images are gone."""
     scores, labels = evaluation.test_scores(method, run.source, run.config.views, run.device, run.ranks)
-    predicted = networks.mask_unseen(scores, torch.from_numpy(task.seen_mask)).argmax(dim=1)
-    return evaluation.percent(predicted, labels, task.seen)
+    return evaluation.seen_accuracy(scores, labels, run.tasks[: task.index + 1])[0]
 
 
 def measure(run: Run, method: Method, state: RunState, task: Task) -> None:
     """Add a row to the accuracy matrix, the accuracy over seen classes, and how well the next task is known already."""
     source, policy = run.source, run.config.views
     scores, labels = evaluation.test_scores(method, source, policy, run.device, run.ranks)
-    seen = torch.from_numpy(task.seen_mask)
+    seen = torch.from_numpy(task.seen_mask(scores.shape[1]))
     state.accuracy_matrix.append(evaluation.accuracy_by_task(scores, labels, run.tasks, seen))
-    predicted = networks.mask_unseen(scores, seen).argmax(dim=1)
-    state.seen_accuracy.append(evaluation.percent(predicted, labels, task.seen))
+    accuracy, predicted = evaluation.seen_accuracy(scores, labels, run.tasks[: task.index + 1])
+    state.seen_accuracy.append(accuracy)
     if task.index + 1 < len(run.tasks):
         state.ahead.append(evaluation.accuracy_ahead(scores, labels, run.tasks[task.index + 1]))
     chosen = snapshots.shown(source.test_labels)

@@ -54,16 +54,31 @@ def plain_images(images: Images, ids: np.ndarray, policy: ViewPolicy, device: to
     return plain(batch.pixels, policy, sizes=batch.sizes, device=device)
 
 
-def accuracy_by_task(logits: Tensor, labels: Tensor, tasks: tuple[Task, ...], seen: Tensor | None) -> list[float]:
-    """Percent correct on each task's classes; ``seen`` bool [C] masks the logits, None leaves all classes possible."""
+def accuracy_by_task(
+    logits: Tensor, labels: Tensor, tasks: tuple[Task, ...], seen: Tensor | None
+) -> list[float | None]:
+    """Percent correct on each task's classes; ``seen`` bool [C] masks the logits, None leaves all outputs possible."""
     predicted = (logits if seen is None else mask_unseen(logits, seen)).argmax(dim=1)
     return [percent(predicted, labels, task.classes) for task in tasks]
 
 
-def percent(predicted: Tensor, labels: Tensor, classes: tuple[int, ...]) -> float:
-    """Percent of the images of these classes that are predicted right."""
+def percent(predicted: Tensor, labels: Tensor, classes: tuple[int, ...]) -> float | None:
+    """Percent of the images of these classes that are predicted right; None where there are none."""
     chosen = torch.isin(labels, torch.tensor(classes))
+    if not bool(chosen.any()):
+        return None
     return 100.0 * (predicted[chosen] == labels[chosen]).double().mean().item()
+
+
+def seen_accuracy(scores: Tensor, labels: Tensor, tasks: tuple[Task, ...]) -> tuple[float | None, Tensor]:
+    """Return percent correct after the last of these tasks, among all their classes, and what was predicted [n].
+
+    None where the test images of a task are gone: that of the others would be another number.
+    """
+    last = tasks[-1]
+    predicted = mask_unseen(scores, torch.from_numpy(last.seen_mask(scores.shape[1]))).argmax(dim=1)
+    known = all(percent(predicted, labels, task.classes) is not None for task in tasks)
+    return percent(predicted, labels, last.seen) if known else None, predicted
 
 
 def test_scores(
@@ -76,7 +91,7 @@ def test_scores(
 
 
 def accuracy_ahead(scores: Tensor, labels: Tensor, task: Task) -> float | None:
-    """Return percent correct on a task that is still to come, all classes possible; None where it has no scores."""
+    """Return percent correct on a task that is still to come, all outputs possible; None where it has no scores."""
     if not bool(torch.isfinite(scores[:, list(task.classes)]).any()):
         return None
     return percent(scores.argmax(dim=1), labels, task.classes)
@@ -89,7 +104,7 @@ def untrained_accuracy(
     policy: ViewPolicy,
     device: torch.device,
     ranks: Ranks = ALONE,
-) -> list[float]:
+) -> list[float | None]:
     """Return percent correct on each task by the head before any training: what forward transfer is measured from."""
     logits = answers(method, source.test, np.arange(len(source.test)), policy, device, head_logits, ranks)
     return accuracy_by_task(logits, torch.from_numpy(source.test_labels), tasks, seen=None)

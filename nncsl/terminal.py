@@ -90,12 +90,12 @@ class Reporter:
             self._bar.advance(row)
         self._bar.remove_task(row)
 
-    def accuracies(self, task: int, row: Sequence[float], seen: float) -> None:
+    def accuracies(self, task: int, row: Sequence[float | None], seen: float | None) -> None:
         table = Table(title=f"accuracy after task {task + 1}/{self._tasks}", title_justify="left")
         for j in range(task + 1):
             table.add_column(f"task {j + 1}", justify="right")
         table.add_column("seen classes", justify="right")
-        table.add_row(*(f"{value:.1f}" for value in row[: task + 1]), f"{seen:.1f}")
+        table.add_row(*("-" if value is None else f"{value:.1f}" for value in (*row[: task + 1], seen)))
         self._bar.console.print(table)
 
     def table(self, title: str, rows: Iterable[tuple[str, str]]) -> None:

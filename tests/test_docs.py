@@ -106,10 +106,13 @@ def prepared(tmp_path_factory):
         Image.fromarray(tile).save(path)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        exec(python_blocks(ROOT / "docs" / "use.md")[0], {})  # writes digits/
+        exec(python_blocks(ROOT / "docs" / "use.md")[0], {})  # writes digits/, first/, later/, unseen/
         exec(python_blocks(ROOT / "docs" / "data.md")[0], {})  # writes images.csv, pets.parquet, labeled.txt
         assert cli.main(["train", *SHORT]) == 0
         assert cli.main(["train", "--preset", "cifar10", "--data-dir", "DATA", *SHORT]) == 0
+        (story,) = [line for line in shell_lines((ROOT / "docs" / "use.md").read_text()) if "--out runs/story" in line]
+        assert cli.main([*shlex.split(story)[1:], *SHORT]) == 0
+        assert cli.main(["train", "--continue", "runs/story", "--dataset", "folder:later", "--quiet"]) == 0
         shutil.copytree("runs/digits-nncsl-seed0", "runs/first")
         shutil.copytree("runs/digits-nncsl-seed0", "runs/half-done", ignore=shutil.ignore_patterns("summary.json"))
     return folder
@@ -132,9 +135,10 @@ def run(words):
     if words[0] == "train" and out is not None:
         shutil.rmtree(out, ignore_errors=True)
     if words[0] == "train":
-        if "--resume" not in words:  # as written it must be possible, too: what is shortened may hide a mistake
+        goes_on = "--resume" in words or "--continue" in words
+        if not goes_on:  # as written it must be possible, too: what is shortened may hide a mistake
             check_known(configuration(cli.build_parser().parse_args(words)))
-        words = [*words, *(["--quiet"] if "--resume" in words else SHORT)]
+        words = [*words, *(["--quiet"] if goes_on else SHORT)]
     elif words[0] == "plan":
         words = [*words, *SHORT[1:]]
     elif words[0] == "data" and "DATA" in words:

@@ -10,6 +10,7 @@ from nncsl.data.catalog import source_options
 from nncsl.data.sources import NO_CLASS, Source, open_source
 from nncsl.errors import DataError
 from nncsl.files import written_beside
+from nncsl.record import earlier
 
 _COLUMNS = 6
 
@@ -17,6 +18,8 @@ _COLUMNS = 6
 def open_images(place: Place) -> Source:
     """The data set of the run that the bank belongs to."""
     config = place.config()
+    if place.run is not None and (before := earlier.read(place.run)) is not None:
+        return earlier.open_continued(place.run, config, before)[0]
     return open_source(config.dataset, source_options(config))
 
 

@@ -1,4 +1,4 @@
-"""``nncsl train``: start a run, or continue one."""
+"""``nncsl train``: start a run, go on with one that was interrupted, or add tasks to one that is finished."""
 
 import argparse
 import os
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nncsl.cli.settings import SETTINGS, add_settings, command, configuration, overrides
+from nncsl.errors import UserError
 
 
 def add(commands: Any) -> None:
@@ -19,10 +20,18 @@ def add(commands: Any) -> None:
         "nncsl train                                   # digits, about two minutes",
         "nncsl train --preset cifar10 --data-dir DATA --teacher-mode features",
         "nncsl train --resume runs/digits-nncsl-seed0  # after an interruption",
+        "nncsl train --continue runs/story --dataset folder:later   # adds classes to a finished run",
     )
     add_settings(parser, list(SETTINGS))
     parser.add_argument("--out", metavar="DIR", help="where the run goes (default: a new folder below runs/)")
-    parser.add_argument("--resume", metavar="DIR", help="continue the run in DIR; everything else comes from there")
+    parser.add_argument("--resume", metavar="DIR", help="go on with the run in DIR; everything else comes from there")
+    parser.add_argument(
+        "--continue",
+        dest="finished",
+        metavar="RUN",
+        help="add tasks of new classes to a finished run, as a new one (default: RUN-continued); takes --dataset, "
+        "--data-dir, --tasks (new ones, default 1), --labels, --memory, --epochs, --device, --out; the rest is RUN's",
+    )
     parser.add_argument("--ranks", type=int, metavar="N", help="share the run between N processes of this machine")
     parser.add_argument(
         "--max-restarts", type=int, default=0, metavar="N", help="with --ranks: go on by itself after a rank has died"
@@ -39,9 +48,12 @@ def _train(arguments: argparse.Namespace) -> int:
         from nncsl.cli.launch import launch
 
         return launch(arguments)
+    if arguments.finished and (arguments.resume or arguments.preset):
+        other = "--resume" if arguments.resume else "--preset"
+        raise UserError(f"--continue and {other} exclude each other: what is not said anew comes from the finished run")
     from nncsl import runs
 
-    options = {
+    options: dict[str, Any] = {
         "quiet": arguments.quiet,
         "report": not arguments.no_report,
         "tensorboard": arguments.tensorboard,
@@ -49,10 +61,13 @@ def _train(arguments: argparse.Namespace) -> int:
     try:
         if arguments.resume:
             runs.resume(Path(arguments.resume), overrides(arguments), **options)
+            return 0
+        folder = Path(arguments.out) if arguments.out else None
+        options |= {"command": arguments.typed, "again": int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0}
+        if arguments.finished:
+            runs.extend(Path(arguments.finished), overrides(arguments), folder, **options)
         else:
-            folder = Path(arguments.out) if arguments.out else None
-            again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
-            runs.start(configuration(arguments), folder, command=arguments.typed, again=again, **options)
+            runs.start(configuration(arguments), folder, **options)
     except runs.RunInterrupted as error:
         if os.environ.get("RANK", "0") == "0":
             print(f"nncsl: {error}", file=sys.stderr)

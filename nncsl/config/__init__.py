@@ -108,6 +108,7 @@ class Config:
 
     # Machine
     network: NetworkConfig = field(default_factory=NetworkConfig)
+    head_outputs: int = 0  # room for classes that come later; 0: up to the next power of ten
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     memory_budget: str | None = None
     micro_batch: int = 0
@@ -202,7 +203,7 @@ def _preset_folder() -> Any:
 
 def _check_ranges(config: Config) -> None:
     """Everything that can be judged without looking at the data."""
-    at_least = {"tasks": 1, "memory": 0, "unlabeled_memory": 0, "epochs": 1, "micro_batch": 0}
+    at_least = {"tasks": 1, "memory": 0, "unlabeled_memory": 0, "epochs": 1, "micro_batch": 0, "head_outputs": 0}
     at_least |= {"bank_views": 1, "bank_support_views": 0, "bank_refresh_epochs": 0}
     if config.network.stem_padding < 0:
         raise ConfigError(f"network.stem_padding={config.network.stem_padding}: expected 0 or more")

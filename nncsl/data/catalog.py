@@ -38,12 +38,7 @@ def open_data(config: Config) -> tuple[Source, tuple[Task, ...]]:
     """The configured data set and its tasks; a ConfigError or DataError says what does not fit."""
     check_known(config)
     source = open_source(config.dataset, source_options(config))
-    channels = source.train.gather(np.zeros(1, np.int64)).pixels.shape[-1]
-    if len(config.views.mean) != channels or len(config.views.std) != channels:
-        raise ConfigError(
-            f"views.mean has {len(config.views.mean)} values, but {source.name} has {channels} channels: "
-            f"choose another --preset or set views.mean and views.std"
-        )
+    check_channels(config, source)
     check_memory(config.memory, task_sizes(source.num_classes, config.tasks, config.task_sizes, source.name))
     tasks = split_tasks(
         source,
@@ -55,6 +50,16 @@ def open_data(config: Config) -> tuple[Source, tuple[Task, ...]]:
         unlabeled_fraction=config.unlabeled_fraction,
     )
     return source, tasks
+
+
+def check_channels(config: Config, source: Source) -> None:
+    """Views are normalized by as many values as images have channels."""
+    channels = source.train.gather(np.zeros(1, np.int64)).pixels.shape[-1]
+    if len(config.views.mean) != channels or len(config.views.std) != channels:
+        raise ConfigError(
+            f"views.mean has {len(config.views.mean)} values, but {source.name} has {channels} channels: "
+            f"choose another --preset or set views.mean and views.std"
+        )
 
 
 def source_options(config: Config) -> SourceOptions:

@@ -28,23 +28,26 @@ def read_class_list(path: Path | None) -> tuple[str, ...]:
     return names
 
 
-def find(root: Path, classes: tuple[str, ...] | None = None, test_fraction: float | None = None) -> Found:
+def find(
+    root: Path, classes: tuple[str, ...] | None = None, test_fraction: float | None = None, first_label: int = 0
+) -> Found:
     """Return the images below ``root``: by folder (train/ and test/ or val/), else split by ratio within each class.
 
     classes: the class folders to use, in this order; None takes all of them, sorted. Images in unlabeled/, which may
-    stand beside the classes or beside train/, are training images of no class.
+    stand beside the classes or beside train/, are training images of no class. first_label: of the first class among
+    all that a run knows; the ratio's choice depends on it.
     """
     try:
         if not root.is_dir():
             raise DataError(
                 f"{shown(root)} is not a folder; expected train/ and test/ (or val/) with a sub-folder per class"
             )
-        return _find(root, classes, test_fraction)
+        return _find(root, classes, test_fraction, first_label)
     except OSError as error:
         raise DataError(f"{shown(error.filename or root)} can't be read: {error.strerror or error}") from error
 
 
-def _find(root: Path, classes: tuple[str, ...] | None, test_fraction: float | None) -> Found:
+def _find(root: Path, classes: tuple[str, ...] | None, test_fraction: float | None, first_label: int) -> Found:
     ignored: Counter[str] = Counter()
     test_root = next((root / name for name in _TEST_FOLDERS if (root / name).is_dir()), None)
     by_folder = (root / "train").is_dir() and test_root is not None
@@ -59,8 +62,17 @@ def _find(root: Path, classes: tuple[str, ...] | None, test_fraction: float | No
         )
     if test_fraction is None:
         raise DataError(f"{shown(root)} has no train/ and val/ folders; expected both, with a sub-folder per class")
-    train, test = split_by_ratio(_list(root, classes, ignored), test_fraction)
+    train, test = split_by_ratio(_list(root, classes, ignored), test_fraction, first_label)
     return Found(train.plus(more), test, ignored, by_class=True)
+
+
+def class_names(root: Path) -> tuple[str, ...]:
+    """Return the class folders that :func:`find` would take."""
+    by_folder = (root / "train").is_dir() and any((root / name).is_dir() for name in _TEST_FOLDERS)
+    try:
+        return _classes(root / "train" if by_folder else root)
+    except OSError as error:
+        raise DataError(f"{shown(root)} can't be read: {error.strerror or error}") from error
 
 
 def _list(root: Path, classes: tuple[str, ...] | None, ignored: Counter[str]) -> Listing:

@@ -21,8 +21,12 @@ class Published(NamedTuple):
     by_index: np.ndarray | None = None
 
 
-def read(path: Path, labels: np.ndarray, class_names: Sequence[str], published: Published) -> np.ndarray:
-    """Return which training images a file names, one in a line: int64 [l], sorted; labels: [n] classes of all.
+def read(
+    path: Path, labels: np.ndarray, classes: Sequence[int], class_names: Sequence[str], published: Published
+) -> np.ndarray:
+    """Return which training images a file names, one in a line: int64 [l], sorted.
+
+    labels: [n] classes of all training images; classes: those that need a label, of all that class_names has.
 
     Names of classes that the data set does not have are left out, with a note: lists for all of ImageNet serve for a
     part of it.
@@ -44,7 +48,7 @@ def read(path: Path, labels: np.ndarray, class_names: Sequence[str], published: 
         raise ConfigError(f"{path}: {(labels[distinct] == NO_CLASS).sum()} of its images have no class; remove them")
     if len(distinct) < len(indices):
         raise ConfigError(f"{path}: {len(indices) - len(distinct)} images stand in it twice; remove the repetitions")
-    absent = np.setdiff1d(np.arange(len(class_names)), labels[distinct])
+    absent = np.setdiff1d(classes, labels[distinct])
     if len(absent):
         raise ConfigError(f"{path}: no image belongs to class {class_names[absent[0]]!r}; every class needs a label")
     return distinct

@@ -78,7 +78,7 @@ class LabelBudget:
         many classes each budget of a list is for (default: as even as they go); published: what lists call the images.
         """
         if self.file is not None:
-            return label_files.read(self.file, labels, names, published)
+            return label_files.read(self.file, labels, order, names, published)
         if self.by_task:
             ends = np.cumsum(divided(len(order), len(self.by_task)) if sizes is None else sizes).tolist()
             parts = zip(self.by_task, [0, *ends[:-1]], ends, strict=True)

@@ -67,8 +67,11 @@ class Found:
     by_class: bool = False
 
 
-def split_by_ratio(whole: Listing, test_fraction: float) -> tuple[Listing, Listing]:
-    """Return training and test images, the same on every machine: by the number of images in a class, not the seed."""
+def split_by_ratio(whole: Listing, test_fraction: float, first_label: int = 0) -> tuple[Listing, Listing]:
+    """Return training and test images, the same on every machine: by the number of images in a class, not the seed.
+
+    first_label: what the first class is numbered among all that a run knows.
+    """
     test = np.zeros(len(whole.labels), dtype=bool)
     for label, name in enumerate(whole.class_names):
         members = np.flatnonzero(whole.labels == label)
@@ -78,7 +81,7 @@ def split_by_ratio(whole: Listing, test_fraction: float) -> tuple[Listing, Listi
                 f"class {name!r} has {len(members)} images: too few to keep {count} for the test "
                 f"(test_fraction={test_fraction})"
             )
-        test[members[permutation(stream_key("folder", "test", label), len(members))[:count]]] = True
+        test[members[permutation(stream_key("folder", "test", first_label + label), len(members))[:count]]] = True
     return whole.part(~test), whole.part(test)
 
 

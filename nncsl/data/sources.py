@@ -27,6 +27,8 @@ class SourceOptions:
     cache_dir: Path | None = None
     short_side: int = 256
     class_list: Path | None = None
+    classes: tuple[str, ...] | None = None  # folders to use, instead of those in class_list
+    first_label: int = 0  # of the first class among all that a run knows
     test_fraction: float = 0.2
     verify: bool = True
     skip_unreadable: bool = False
@@ -136,7 +138,7 @@ def cifar100(options: SourceOptions) -> Source:
 
 def imagenet100(options: SourceOptions) -> Source:
     """100 ImageNet classes in train/ and val/ with a folder per class, decoded once into a cache."""
-    classes = folders.read_class_list(options.class_list)
+    classes = options.classes or folders.read_class_list(options.class_list)
     found = folders.find(_required(options.data_dir, "imagenet100", "train/ and val/"), classes)
     return _decoded("imagenet100", found, options)
 
@@ -144,7 +146,7 @@ def imagenet100(options: SourceOptions) -> Source:
 def own_images(options: SourceOptions) -> Source:
     """A folder per class, below train/ and test/ (or val/), or without those: then split by ratio."""
     path = _required(options.data_dir, "folder:PATH", "one sub-folder per class")
-    found = folders.find(path, _classes(options), options.test_fraction)
+    found = folders.find(path, options.classes or _classes(options), options.test_fraction, options.first_label)
     return _decoded(f"folder-{shown(path.resolve().name)}", found, options)
 
 

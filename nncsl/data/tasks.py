@@ -42,18 +42,17 @@ class Task:
     def seen(self) -> tuple[int, ...]:
         return self.old + self.classes
 
-    @property
-    def seen_mask(self) -> np.ndarray:
-        """bool [num_classes]"""
-        return np.isin(np.arange(self.num_classes), self.seen)
+    def seen_mask(self, outputs: int) -> np.ndarray:
+        """Return which of a head's outputs stand for classes seen so far: bool [outputs]."""
+        return np.isin(np.arange(outputs), self.seen)
 
-    def seen_on(self, device: torch.device) -> torch.Tensor:
+    def seen_on(self, device: torch.device, outputs: int) -> torch.Tensor:
         """Return the same on a device, where it stays."""
-        return constant(tuple(self.seen_mask.tolist()), device, torch.bool)
+        return constant(tuple(self.seen_mask(outputs).tolist()), device, torch.bool)
 
-    def unseen_on(self, device: torch.device) -> torch.Tensor:
+    def unseen_on(self, device: torch.device, outputs: int) -> torch.Tensor:
         """Return the opposite."""
-        return constant(tuple((~self.seen_mask).tolist()), device, torch.bool)
+        return constant(tuple((~self.seen_mask(outputs)).tolist()), device, torch.bool)
 
 
 def split_tasks(
@@ -65,13 +64,16 @@ def split_tasks(
     sizes: Sequence[int] | None = None,
     class_order: tuple[int, ...] | None = None,
     unlabeled_fraction: float = 1.0,
+    after: tuple[Task, ...] = (),
 ) -> tuple[Task, ...]:
     """Class-incremental tasks; labeled images are unlabeled ones too, if the fraction keeps them.
 
     sizes: how many classes each task has (default: as even as they go). Images without a class are spread over the
     tasks at random, in proportion to their classes: nobody knows which task one belongs to, and each is met once.
+    after: tasks that come before these, of classes with smaller numbers; the source has images of the others alone.
     """
-    order = _class_order(source, class_order)
+    past = after[-1].seen if after else ()
+    order = _class_order(source, class_order, len(past))
     budget = LabelBudget.parse(labels)
     parts = task_sizes(len(order), len(budget.each), sizes, source.name)
     published = Published(source.train_names, source.by_index)
@@ -80,8 +82,8 @@ def split_tasks(
     unknown = np.flatnonzero(source.train_labels == NO_CLASS)
     unknown = unknown[permutation(stream_key(seed, "no class"), len(unknown))]
     made = []
-    for index, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        classes, old = tuple(order[start:end]), tuple(order[:start])
+    for index, (start, end) in enumerate(zip([0, *ends], ends, strict=False), len(after)):
+        classes, old = tuple(order[start:end]), (*past, *order[:start])
         share = unknown[len(unknown) * start // len(order) : len(unknown) * end // len(order)]
         members = np.sort(np.concatenate([np.flatnonzero(np.isin(source.train_labels, classes)), share]))
         kept = max(1, round(unlabeled_fraction * len(members)))
@@ -177,9 +179,9 @@ def _refuse_stray(kept: np.ndarray, past: list[np.ndarray], kind: str) -> None:
         raise Forbidden(f"memory holds image {stray[0]}, which is not among the {kind} images of any task so far")
 
 
-def _class_order(source: Source, class_order: tuple[int, ...] | None) -> list[int]:
-    classes = source.num_classes
-    order = list(range(classes)) if class_order is None else list(class_order)
-    if sorted(order) != list(range(classes)):
-        raise ConfigError(f"class_order={order}: expected each of 0..{classes - 1} exactly once")
+def _class_order(source: Source, class_order: tuple[int, ...] | None, first: int) -> list[int]:
+    classes = list(range(first, source.num_classes))
+    order = classes if class_order is None else list(class_order)
+    if sorted(order) != classes:
+        raise ConfigError(f"class_order={order}: expected each of {first}..{source.num_classes - 1} exactly once")
     return order

@@ -78,7 +78,7 @@ def described(model: Model) -> dict[str, Any]:
         "outputs": {"scores": ["n", len(model.classes)], "probabilities": ["n", len(model.classes)]},
         "network": asdict(config.network),
         "columns": list(model.run.seen),
-        "all_classes": len(model.run.class_names),
+        "all_classes": model.run.method.network.head.out_features,  # of the head: some may be for later
     }
 
 

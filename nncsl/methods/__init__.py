@@ -108,10 +108,23 @@ def phases(method: Method, task: Task) -> list[Phase]:
     return method.phases(task) if len(task.labeled) or task.remembered else []
 
 
+def with_outputs(config: Config, num_classes: int) -> Config:
+    """Return the configuration with the number of the head's outputs: room for classes that are added later.
+
+    Initial weights depend on that number. A power of ten is the same for a run that is continued and for one that had
+    all classes from the start.
+    """
+    if 0 < config.head_outputs < num_classes:
+        raise ConfigError(f"head_outputs={config.head_outputs}: expected {num_classes} or more, one for each class")
+    room = num_classes if find(config.method).uncontinued(grown=False) else 10 ** len(str(num_classes - 1))
+    return replace(config, head_outputs=config.head_outputs or room)
+
+
 def build(config: Config, num_classes: int) -> Method:
     """Return the configured method with its network, as it is before the first step."""
     method = find(config.method)
-    network = networks.build(config.network, len(config.views.mean), num_classes, config.seed)
+    outputs = max(config.head_outputs, num_classes)
+    network = networks.build(config.network, len(config.views.mean), outputs, config.seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)  # for modules of the method's own
         return method(network, config, own(config))
@@ -134,6 +147,17 @@ def restore(
 ) -> list[torch.optim.Optimizer]:
     """Bring a new method into a checkpoint's state; return the optimizers of the phase under way, if one is."""
     method.load_buffers(saved["method"])
+    optimizers = begin_again(method, tasks, state)
+    method.load_state_dict(saved["method"])
+    if not state.begun:
+        return []
+    for optimizer, packed in zip(optimizers, saved["optimizers"], strict=True):
+        optimizer.load_state_dict(packed)
+    return optimizers
+
+
+def begin_again(method: Method, tasks: Sequence[Task], state: RunState) -> list[torch.optim.Optimizer]:
+    """Begin all phases that had begun, so that their modules exist; return the last one's optimizers."""
     optimizers: list[torch.optim.Optimizer] = []
     for index, (steps, remembered) in enumerate(zip(state.steps, state.memory_sizes, strict=True)):
         task = replace(tasks[index], steps=steps, remembered=remembered)
@@ -141,9 +165,4 @@ def restore(
         begun = len(planned) if index < state.task else state.phase + state.begun
         for number, phase in enumerate(planned[:begun]):
             optimizers = begin(method, number, phase, task)
-    method.load_state_dict(saved["method"])
-    if not state.begun:
-        return []
-    for optimizer, packed in zip(optimizers, saved["optimizers"], strict=True):
-        optimizer.load_state_dict(packed)
     return optimizers

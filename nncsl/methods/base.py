@@ -233,7 +233,8 @@ class Method(nn.Module):
 
     def seen_logits(self, features: Tensor, task: Task) -> Tensor:
         """Return the head's logits [n, C] of features [n, F], unseen classes at minus infinity."""
-        return self.network.head(features).masked_fill(task.unseen_on(features.device), float("-inf"))
+        logits = self.network.head(features)
+        return logits.masked_fill(task.unseen_on(logits.device, logits.shape[1]), float("-inf"))
 
     def on_host(self, name: str) -> Tensor:
         """Return a buffer as the host sees it, fetched again only when it has changed: steps are drawn from these."""
@@ -242,6 +243,11 @@ class Method(nn.Module):
         if known is None or known[0] is not buffer or known[1] != buffer._version:
             self._fetched[name] = known = (buffer, buffer._version, buffer.to("cpu", copy=True))
         return known[2]
+
+    @classmethod
+    def uncontinued(cls, *, grown: bool) -> str:
+        """Return why no task can be added to a finished run; "" where one can. grown: its head needs more outputs."""
+        return ""
 
     def uncaptured(self) -> str:
         """Return why no step can stand for the next ones; "" where only the contents of ``step``'s tensors differ.

@@ -44,13 +44,16 @@ class ICaRL(ER):
 
     def __init__(self, network: Network, config: Config, own: Any) -> None:
         super().__init__(network, config, own)
-        classes, features = network.head.weight.shape
-        if config.memory < classes:
+        self.register_buffer("means", torch.full(network.head.weight.shape, torch.nan))
+
+    def begin(self, phase: Phase, task: Task) -> list[torch.optim.Optimizer]:
+        memory, classes = self.config.memory, task.num_classes
+        if memory < classes:
             raise ConfigError(
-                f"memory={config.memory}: icarl predicts by remembered images of each of the {classes} classes; "
+                f"memory={memory}: icarl predicts by remembered images of each of the {classes} classes; "
                 f"use --memory {classes} or more"
             )
-        self.register_buffer("means", torch.full((classes, features), torch.nan))
+        return super().begin(phase, task)
 
     def sgd(self, *modules: torch.nn.Module, **other: Any) -> torch.optim.Optimizer:
         return super().sgd(*modules, **({"nesterov": self.own.nesterov} | other))

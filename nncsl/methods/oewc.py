@@ -57,6 +57,10 @@ class OEWC(Finetune):
         network = self.network
         return [p for module in (network.stem, network.blocks, network.head) for p in module.parameters()]
 
+    @classmethod
+    def uncontinued(cls, *, grown: bool) -> str:
+        return "oewc weighs every weight of a head of fixed size" if grown else ""
+
     def uncaptured(self) -> str:
         return ""
 

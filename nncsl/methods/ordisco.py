@@ -49,6 +49,10 @@ class ORDisCo(Method):
         self.generator = Generator(size, channels, own.channels, own.latent, classes)
         self.discriminator = Discriminator(size, channels, own.channels, classes)
 
+    @classmethod
+    def uncontinued(cls, *, grown: bool) -> str:
+        return "ordisco's schedules run over all tasks, whose number has to be known when the first one begins"
+
     def phases(self, task: Task) -> list[Phase]:
         return [Phase("train", self.config.epochs, task.steps, schedules.constant())]
 
@@ -149,7 +153,7 @@ class ORDisCo(Method):
     def average_logits(self, images: Tensor, task: Task) -> Tensor:
         """Return those of its running average, which sees statistics of its own."""
         logits = self.average.head(self.average(images).features)
-        return at_least_single(networks.mask_unseen(logits, task.seen_on(logits.device)))
+        return at_least_single(networks.mask_unseen(logits, task.seen_on(logits.device, logits.shape[1])))
 
     def passed(self, task: Task, progress: float) -> float:
         """Return which part of the whole run is over, at a part of a task."""
@@ -169,8 +173,8 @@ class ORDisCo(Method):
             return  # the discriminator has learned nothing that could matter
         order = permutation(stream_key(self.config.seed, "anchoring", task.index), len(task.unlabeled))
         images = render(plain_keys(np.sort(task.unlabeled[order[: self.own.anchoring_images]])))
-        seen = torch.from_numpy(task.seen_mask).to(images.device)
-        classes = networks.mask_unseen(networks.head_logits(self.network, images), seen).argmax(dim=1)
+        logits = networks.head_logits(self.network, images)
+        classes = networks.mask_unseen(logits, task.seen_on(logits.device, logits.shape[1])).argmax(dim=1)
         self.discriminator.consolidate(to_generated_range(images, self.config.views), classes, tasks=task.index + 1)
 
     def generate(self, classes: Tensor, random: torch.Generator) -> Tensor:

@@ -74,6 +74,10 @@ class XDER(DERpp):
         self.register_buffer("slice_of", numbers[order.argsort()], persistent=False)
         self.register_buffer("counters", torch.zeros(0, dtype=torch.int64))
 
+    @classmethod
+    def uncontinued(cls, *, grown: bool) -> str:
+        return "xder trains the outputs of every later task from the first one on, so all have to be known then"
+
     def draw(self, draws: Draws, now: Moment) -> Batch:
         batch, own = super().draw(draws, now), self.own
         if draws.task.index + 1 < len(self.slices) and (own.contrast_weight or own.distance_weight):

@@ -1,16 +1,19 @@
 """A run's folder: where it lies, what it was started with, and what may change when it goes on."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from nncsl import config as configs
 from nncsl.config import Config, build
 from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import Source, dataset_name, own_place
 from nncsl.data.tasks import Task
-from nncsl.errors import ConfigError
+from nncsl.errors import ConfigError, UserError
 from nncsl.record import tensorboard as events
 
 # Where data lies, what computes, and how much memory that takes: none of it decides what a run learns.
@@ -20,23 +23,52 @@ MOVABLE = ("data_dir", "cache_dir", "device", "memory_budget", "micro_batch", "r
 _LONGEST_NAME = 80  # of a data set, in the name of a run's folder
 
 
-def describe_tasks(source: Source, tasks: tuple[Task, ...]) -> str:
-    """The split, so that a result can be traced to its images: classes, labeled images, a count of the others.
+def describe_tasks(source: Source, tasks: tuple[Task, ...], earlier: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """The split, so that a result can be traced to its images: classes, labeled images, and a count of the others.
 
-    left_out: images that can't be read, where there are some.
+    earlier: the lines of the first tasks, where those are another run's; left_out: images that can't be read, if any.
     """
     lines = [
         {"classes": list(task.classes), "labeled": task.labeled.tolist(), "unlabeled_images": len(task.unlabeled)}
-        for task in tasks
+        for task in tasks[len(earlier) :]
     ]
-    facts = {"dataset": source.name, "fingerprint": source.fingerprint, "tasks": lines}
-    return json.dumps(facts | ({"left_out": list(source.left_out)} if source.left_out else {})) + "\n"
+    facts: dict[str, Any] = {
+        "dataset": source.name,
+        "fingerprint": source.fingerprint,
+        "class_names": list(source.class_names),
+    }
+    facts |= {"train_images": len(source.train), "tasks": [*earlier, *lines]}
+    return facts | ({"left_out": list(source.left_out)} if source.left_out else {})
+
+
+def read_tasks(folder: Path) -> dict[str, Any]:
+    """Return what tasks.json says: what :func:`describe_tasks` gave, in runs of older versions less of it."""
+    path = folder / "tasks.json"
+    try:
+        recorded = json.loads(path.read_text())
+        return recorded | {"tasks": list(recorded["tasks"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} can't be read ({error}): is {folder} the whole folder of a run?") from error
+
+
+def recorded_tasks(lines: Sequence[dict[str, Any]], num_classes: int, unlabeled: np.ndarray) -> tuple[Task, ...]:
+    """Return tasks as far as they are recorded: classes, and which images had labels, but not which ones.
+
+    unlabeled: what is known of their unlabeled images, int64 [u].
+    """
+    made: list[Task] = []
+    for index, line in enumerate(lines):
+        labeled, old = np.array(line["labeled"], np.int64), made[-1].seen if made else ()
+        unknown = np.full(len(labeled), -1)
+        made.append(Task(index, tuple(line["classes"]), labeled, unknown, unlabeled, old, num_classes))
+    return tuple(made)
 
 
 def new_folder(folder: Path | None, config: Config) -> Path:
     """The folder of a new run, made; one that holds a run already is refused."""
     if folder is None:
-        folder = _unused_folder(f"{dataset_name(config.dataset)[:_LONGEST_NAME]}-{config.method}-seed{config.seed}")
+        name = f"{dataset_name(config.dataset)[:_LONGEST_NAME]}-{config.method}-seed{config.seed}"
+        folder = unused_folder(Path("runs") / name)
     if folder.exists() and not _nothing_to_lose(folder):
         raise ConfigError(f"--out {folder} is not empty: continue it with --resume {folder}, or choose another folder")
     try:
@@ -49,19 +81,19 @@ def new_folder(folder: Path | None, config: Config) -> Path:
 def _nothing_to_lose(folder: Path) -> bool:
     """An empty folder, or one whose run ended before its first checkpoint."""
     ours = {"config.yaml", "plan.json", "tasks.json", "command.txt", "metrics.jsonl", "checkpoint", "memory"}
-    ours.add(events.FOLDER)
+    ours |= {events.FOLDER, "earlier.json", "snapshots"}
     if not folder.is_dir():
         return False
     names = {path.name.replace(".new", "").removeprefix(".") for path in folder.iterdir()}
     return names <= ours and not (folder / "checkpoint" / "state.pt").exists()
 
 
-def _unused_folder(name: str) -> Path:
-    """runs/name, or with the first number behind it that is free."""
-    folder, number = Path("runs") / name, 1
+def unused_folder(wanted: Path) -> Path:
+    """Return a folder of that name, or with the first number behind it that is free."""
+    folder, number = wanted, 1
     while folder.exists():
         number += 1
-        folder = Path("runs") / f"{name}-{number}"
+        folder = wanted.with_name(f"{wanted.name}-{number}")
     return folder
 
 

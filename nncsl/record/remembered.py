@@ -9,7 +9,7 @@ import json
 import struct
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -50,14 +50,27 @@ def kept(folder: Path, source: Source, memory: Memory, others: np.ndarray) -> It
     yield
     for other in path.parent.glob("*.npz"):
         if other != path:
-            other.unlink()
+            with suppress(PermissionError):  # Windows keeps what is open: a continued run reads its first one
+                other.unlink()
 
 
 def read(folder: Path, memory: Memory, others: np.ndarray) -> Remembered | None:
     """Return what was kept for a checkpoint with this memory; None in the folder of a run that kept no pixels."""
-    path = _path(folder, *_contents(memory, others))
-    if not path.exists():
-        return None
+    path = path_of(folder, memory, others)
+    return _open(path) if path.exists() else None
+
+
+def all_kept(folder: Path) -> list[Remembered]:
+    """Return all that the folder has: one file, and after a kill perhaps the one that came before or after it."""
+    return [_open(path) for path in sorted((folder / FOLDER).glob("[!.]*.npz"))]
+
+
+def path_of(folder: Path, memory: Memory, others: np.ndarray) -> Path:
+    """Return where the pixels for a checkpoint with this memory are."""
+    return _path(folder, *_contents(memory, others))
+
+
+def _open(path: Path) -> Remembered:
     try:
         with zipfile.ZipFile(path) as archive:
             if damaged := archive.testzip():
@@ -88,7 +101,7 @@ def _path(folder: Path, ids: np.ndarray, labels: np.ndarray) -> Path:
 def _write(path: Path, source: Source, ids: np.ndarray, labels: np.ndarray) -> None:
     """Write an .npz file image by image: the memory of a large data set need not fit twice into the machine's."""
     total = accounting.image_bytes(source.train, ids)
-    channels = source.train.gather(np.zeros(1, np.int64)).pixels.shape[-1]
+    channels = source.test.gather(np.zeros(1, np.int64)).pixels.shape[-1]
     facts = {"class_names": source.class_names, "dataset": source.name, "channels": channels}
 
     def write(file: BinaryIO) -> None:

@@ -35,11 +35,11 @@ class RunState:
     teacher: str | None = None
     sums: dict[str, torch.Tensor] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    untrained: list[float] = field(default_factory=list)
-    accuracy_matrix: list[list[float]] = field(default_factory=list)
-    seen_accuracy: list[float] = field(default_factory=list)
+    untrained: list[float | None] = field(default_factory=list)
+    accuracy_matrix: list[list[float | None]] = field(default_factory=list)
+    seen_accuracy: list[float | None] = field(default_factory=list)
     ahead: list[float | None] = field(default_factory=list)
-    extra: dict[str, list[float]] = field(default_factory=dict)
+    extra: dict[str, list[float | None]] = field(default_factory=dict)
     seconds: float = 0.0
     images: int = 0
     peak_memory: dict[str, int] = field(default_factory=dict)

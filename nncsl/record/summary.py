@@ -13,6 +13,8 @@ NO_PARTS = ("total", "baseline", "budget", "budget_used")
 def summarize(state: RunState, config: Config) -> dict[str, Any]:
     """summary.json: accuracies in percent, memory in bytes."""
     matrix = state.accuracy_matrix
+    gone = [str(number) for number, value in enumerate(matrix[-1], 1) if value is None]
+    unmeasured = f"the test images of tasks {', '.join(gone)} are gone: accuracies that need them are null"
     return {
         "method": config.method,
         "teacher_mode": config.teacher_mode,
@@ -25,6 +27,7 @@ def summarize(state: RunState, config: Config) -> dict[str, Any]:
         "bwt": metrics.backward_transfer(matrix),
         "forgetting": metrics.forgetting(matrix),
         **state.extra,
+        **({"unmeasured": unmeasured} if gone else {}),
         "seconds": state.seconds,
         "images_per_second": state.images / max(state.seconds, 1e-9),
         "peak_memory": state.peak_memory,
@@ -38,13 +41,15 @@ def results(summary: dict[str, Any]) -> list[tuple[str, str]]:
     memory = summary["peak_memory"]
     parts = [f"{name} {size / 1e6:.1f}" for name, size in memory.items() if name not in NO_PARTS]
     rows = [
-        ("average accuracy", f"{summary['average_accuracy']:.1f}%"),
-        ("average incremental accuracy", f"{summary['average_incremental_accuracy']:.1f}%"),
-        ("forgetting", f"{summary['forgetting']:.1f}"),
-        ("backward / forward transfer", f"{summary['bwt']:.1f} / {_or_dash(summary['fwt'])}"),
+        ("average accuracy", _or_dash(summary["average_accuracy"], "%")),
+        ("average incremental accuracy", _or_dash(summary["average_incremental_accuracy"], "%")),
+        ("forgetting", _or_dash(summary["forgetting"])),
+        ("backward / forward transfer", f"{_or_dash(summary['bwt'])} / {_or_dash(summary['fwt'])}"),
         ("training", f"{summary['seconds']:.0f} s, {summary['images_per_second']:.0f} images/s"),
         ("peak memory", f"{memory['total'] / 1e6:.0f} MB ({', '.join(parts)})"),
     ]
+    if "unmeasured" in summary:
+        rows.append(("not measured", summary["unmeasured"]))
     if "budget" in memory:
         own = memory["budget_used"]
         verdict = "" if own <= 1.05 * memory["budget"] else ": EXCEEDED; please report this run's plan.json"
@@ -59,5 +64,5 @@ def results(summary: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _or_dash(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
+def _or_dash(value: float | None, unit: str = "") -> str:
+    return "-" if value is None else f"{value:.1f}{unit}"

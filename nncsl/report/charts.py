@@ -1,6 +1,6 @@
 """Charts as inline SVG: pure functions from numbers to markup. Colors come from the page's style sheet."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,11 @@ class Series:
     name: str
     points: Sequence[Point]
     deviations: Sequence[float] | None = None
+
+
+def measured(points: Iterable[tuple[float, float | None]]) -> list[Point]:
+    """Return the points of a curve without those that nobody could measure."""
+    return [(x, y) for x, y in points if y is not None]
 
 
 def line_chart(

@@ -20,9 +20,9 @@ _NOT_CURVES = ("kind", "task", "epoch", "lr", "images_per_second", "unlabeled_ac
 class RunRecord:
     """What a run's folder says. Of a run that has not ended: what is known by now.
 
-    matrix: a row per finished task, percent; seen: accuracy over the classes seen after each; memory: peak bytes by
-    part; epochs: metrics.jsonl's epoch lines; tasks: each task's classes, labeled: how many labels it has; left_out:
-    images that can't be read.
+    matrix: a row per finished task, percent, None where a task's test images were gone; seen: accuracy over the classes
+    seen after each, None likewise; memory: peak bytes by part; epochs: metrics.jsonl's epoch lines; tasks: each task's
+    classes, labeled: how many labels it has; left_out: images that can't be read.
     """
 
     folder: Path
@@ -31,8 +31,8 @@ class RunRecord:
     labeled: tuple[int, ...]
     left_out: tuple[str, ...]
     epochs: tuple[dict[str, Any], ...]
-    matrix: tuple[tuple[float, ...], ...]
-    seen: tuple[float, ...]
+    matrix: tuple[tuple[float | None, ...], ...]
+    seen: tuple[float | None, ...]
     seconds: float | None
     images_per_second: float | None
     memory: dict[str, int]
@@ -60,6 +60,11 @@ class RunRecord:
     @property
     def forgetting(self) -> float | None:
         return metrics.forgetting(self.matrix) if self.matrix else None
+
+    @property
+    def unmeasured(self) -> str:
+        """A sentence about what is not known, "" where all is."""
+        return "Where there is no number, the test images of an earlier task were gone." if None in self.seen else ""
 
     @property
     def losses(self) -> list[str]:

@@ -3,8 +3,9 @@
 import statistics
 from collections.abc import Callable, Sequence
 
+from nncsl import metrics
 from nncsl.report import marks, paper, scales
-from nncsl.report.charts import line_chart
+from nncsl.report.charts import line_chart, measured
 from nncsl.report.collect import RunRecord
 from nncsl.report.groups import Group, group
 from nncsl.report.html import Cell, figure, section, table, tag, text
@@ -125,9 +126,12 @@ def _mean_cell(
 
 
 def _accuracy(groups: Sequence[Group]) -> list[str]:
-    seen = [each.curve(lambda run: enumerate(run.seen, 1)) for each in groups]
-    final = [each.curve(lambda run: enumerate(run.matrix[-1], 1) if run.complete else []) for each in groups]
-    lost = [each.curve(lambda run: enumerate(_forgotten(run), 1) if run.complete else []) for each in groups]
+    seen = [each.curve(lambda run: measured(enumerate(run.seen, 1))) for each in groups]
+    final = [each.curve(lambda run: measured(enumerate(run.matrix[-1], 1)) if run.complete else []) for each in groups]
+    lost = [
+        each.curve(lambda run: measured(enumerate(metrics.forgotten(run.matrix), 1)) if run.complete else [])
+        for each in groups
+    ]
     charts = [
         (
             "All classes seen",
@@ -139,12 +143,6 @@ def _accuracy(groups: Sequence[Group]) -> list[str]:
         ("Forgetting of each task", line_chart(lost, x_label="task", y_label="points"), "", "forgetting"),
     ]
     return [figure(title, chart, note, name=name) for title, chart, note, name in charts if chart]
-
-
-def _forgotten(run: RunRecord) -> list[float]:
-    """Of each task but the last: its best accuracy less its final one."""
-    last = run.matrix[-1]
-    return [max(row[task] for row in run.matrix[task:]) - last[task] for task in range(len(run.matrix) - 1)]
 
 
 _BAND = "Means over seeds; bands: one standard deviation."

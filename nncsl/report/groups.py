@@ -10,7 +10,8 @@ from nncsl.config import build
 from nncsl.report.charts import Series
 from nncsl.report.collect import RunRecord, flat
 
-_SAME = ("seed", "data_dir", "cache_dir", "verify_data")  # where data lies does not make another experiment
+# Where data lies does not make another experiment, nor does a head's room for later classes.
+_SAME = ("seed", "data_dir", "cache_dir", "verify_data", "head_outputs")
 _FIRST = ("dataset", "method", "teacher_mode", "distillation", "tasks", "labels", "memory", "epochs")
 _SPEAKING = ("dataset", "method", "labels")  # values that need no key beside them
 

@@ -12,7 +12,7 @@ from nncsl.errors import UserError
 from nncsl.record.remarks import remarks
 from nncsl.record.snapshots import Snapshot, read_snapshot
 from nncsl.report import marks, paper, projections, scales, views
-from nncsl.report.charts import Series, line_chart, scatter, shaded_grid
+from nncsl.report.charts import Series, line_chart, measured, scatter, shaded_grid
 from nncsl.report.collect import RunRecord, flat
 from nncsl.report.heat import heat_table
 from nncsl.report.html import Cell, figure, section, table, tag, text
@@ -136,19 +136,20 @@ def _accuracy(record: RunRecord) -> list[str]:
         name="accuracy-matrix",
         highest=[100.0] * len(lower),
     )
-    seen = Series("seen accuracy", list(enumerate(record.seen, 1)))
+    seen = Series("seen accuracy", measured(enumerate(record.seen, 1)))
     overall = line_chart([seen], x_label="tasks learned", y_label="%", ceiling=100)
     each = [
-        Series(f"task {j + 1}", [(i + 1, row[j]) for i, row in enumerate(record.matrix) if i >= j])
+        Series(f"task {j + 1}", measured((i + 1, row[j]) for i, row in enumerate(record.matrix) if i >= j))
         for j in range(count)
     ]
     lines = line_chart(each, x_label="tasks learned", y_label="%", ceiling=100) if 1 < count <= _TASK_LINES else ""
-    mean = f"Average incremental accuracy: {record.average_incremental_accuracy:.1f}%."
+    average = record.average_incremental_accuracy
+    mean = f"Average incremental accuracy: {average:.1f}%." if average is not None else record.unmeasured
     return [
         figure(
             "Accuracy matrix",
             matrix,
-            "Percent on each task's classes, a row after each task.",
+            f"Percent on each task's classes, a row after each task. {record.unmeasured}".rstrip(),
             name="matrix",
             wide=count > 8,
         ),
@@ -279,8 +280,8 @@ def _changed(config: dict[str, Any]) -> set[str]:
     if config["dataset"] not in configs.presets():
         return set()
     usual, ours = flat(build.plain(configs.load(config["dataset"]))), flat(config)
-    places = ("data_dir", "cache_dir")
-    return {key for key, _, _ in build.differences(usual, ours) if key in ours and key not in places}
+    filled_in = ("data_dir", "cache_dir", "head_outputs")
+    return {key for key, _, _ in build.differences(usual, ours) if key in ours and key not in filled_in}
 
 
 def _versions(record: RunRecord) -> str:

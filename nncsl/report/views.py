@@ -25,12 +25,13 @@ def tiles(folder: Path, settings: dict[str, Any], opened: Opened | None) -> dict
         return json.loads(path.read_text())
     except (OSError, ValueError):
         pass
-    from nncsl.data.catalog import open_data
     from nncsl.data.sheets import views_of_one_image
+    from nncsl.record.earlier import ContinuedSource, open_run
 
     config = recorded(settings)
-    source, tasks = opened or open_data(config)
-    rows = views_of_one_image(config, source, tasks)
+    source, tasks = opened or open_run(folder, config)
+    own = tasks[-1:] if isinstance(source, ContinuedSource) else tasks  # images of earlier tasks may be gone
+    rows = views_of_one_image(config, source, own)
     drawn = {kind: [data_uri(pixels) for pixels in images[:EACH]] for kind, images in rows.items()}
     with suppress(UserError, OSError):  # in somebody else's folder they are drawn anew the next time
         files.write_text(path, json.dumps(drawn))

@@ -1,6 +1,5 @@
 """A run's method as its last checkpoint has it, from the run's folder alone: its data set may be far away."""
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +10,6 @@ from nncsl import methods, runs
 from nncsl.config import Config
 from nncsl.data.catalog import open_data
 from nncsl.data.sources import Images
-from nncsl.data.tasks import Task
 from nncsl.errors import UserError
 from nncsl.methods.base import Method
 from nncsl.record import checkpoint, remembered, snapshots
@@ -44,7 +42,8 @@ def restore(folder: Path, device: str = "auto") -> Restored:
     """Return the method in eval mode, and what is known of its classes."""
     config = run_folder.read_config(folder)
     saved = checkpoint.load(folder / "checkpoint" / "state.pt")
-    state, tasks = RunState.unpack(saved["state"]), _tasks(folder)
+    state, lines = RunState.unpack(saved["state"]), run_folder.read_tasks(folder)["tasks"]
+    tasks = run_folder.recorded_tasks(lines, sum(len(line["classes"]) for line in lines), np.zeros(0, np.int64))
     trained = state.trained(len(tasks))
     if not trained:
         raise UserError(f"{folder} has not been trained yet: it can't predict anything")
@@ -69,23 +68,6 @@ def labeled_memory(run: Restored) -> Labeled:
     if kept is None:
         return Labeled(ids, labels, open_data(run.config)[0].train, ids)
     return Labeled(ids, labels, kept.images, np.searchsorted(kept.ids, ids))
-
-
-def _tasks(folder: Path) -> tuple[Task, ...]:
-    """The tasks as far as a restored method asks: their classes, and which images had labels."""
-    path = folder / "tasks.json"
-    try:
-        recorded = json.loads(path.read_text())["tasks"]
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{path} can't be read ({error}): is {folder} the whole folder of a run?") from error
-    order = [label for task in recorded for label in task["classes"]]
-    made: list[Task] = []
-    for index, task in enumerate(recorded):
-        classes, labeled = tuple(task["classes"]), np.array(task["labeled"], np.int64)
-        old = tuple(order[: sum(len(each.classes) for each in made)])
-        unknown = np.full(len(labeled), remembered.HIDDEN)
-        made.append(Task(index, classes, labeled, unknown, np.zeros(0, np.int64), old, len(order)))
-    return tuple(made)
 
 
 def _class_names(folder: Path, config: Config, state: RunState, method: Method) -> tuple[str, ...]:

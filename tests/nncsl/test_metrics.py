@@ -30,3 +30,13 @@ def test_forward_transfer():
 def test_one_task_has_nothing_to_transfer_or_forget():
     assert metrics.average_accuracy([[88.0]]) == 88.0
     assert metrics.backward_transfer([[88.0]]) == metrics.forgetting([[88.0]]) == metrics.forward_transfer([], []) == 0
+
+
+def test_what_was_not_measured_makes_unknown_what_needs_it():
+    """The test images of the first task are gone after the second."""
+    partly = [[90.0, 0.0, 0.0], [80.0, 70.0, 0.0], [None, 75.0, 50.0]]
+    assert metrics.average_accuracy(partly) is metrics.backward_transfer(partly) is metrics.forgetting(partly) is None
+    assert metrics.forgotten(partly) == [None, 0.0] and metrics.forgotten(R) == [30.0, 0.0]
+    assert (
+        metrics.average_incremental_accuracy([90.0, None]) is None and metrics.average_accuracy(partly[:2]) is not None
+    )

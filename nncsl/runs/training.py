@@ -1,33 +1,29 @@
-"""A run: starting it, resuming it, opening it again, and what is said of it in the end."""
+"""Starting a run, resuming it, and what is said of it in the end."""
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from nncsl import accounting, distributed, engine, evaluation, files, kernels, methods, planner
+from nncsl import accounting, distributed, engine, files, methods, planner
 from nncsl import config as configs
 from nncsl.config import Config, build, parse_bytes
 from nncsl.data.catalog import open_data
-from nncsl.data.sources import Images, Source
+from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
 from nncsl.distributed import Ranks
 from nncsl.errors import ConfigError, UserError
 from nncsl.exchange import RankLostError
 from nncsl.featurebank.errors import BankError
-from nncsl.methods.base import Method, unit_projections
-from nncsl.record import checkpoint
+from nncsl.record import checkpoint, earlier
 from nncsl.record import folder as run_folder
 from nncsl.record import summary as summaries
 from nncsl.record import tensorboard as events
 from nncsl.record.journal import open_journal
 from nncsl.record.remarks import remarks
-from nncsl.record.state import RunState
+from nncsl.runs.opening import find_device
 from nncsl.terminal import Interrupted, Reporter
 
 MEMORY_PARTS = ("student", "gradients", "optimizer", "activations", "teacher", "bank", "data", "memory")  # of every run
@@ -62,6 +58,7 @@ def start(
     device = find_device(config.device)
     source, tasks = ranks.in_turn(lambda: open_data(config))
     methods.check_labels(config, tasks)
+    config = methods.with_outputs(config, source.num_classes)
 
     def begin() -> tuple[Config, Path, int]:
         new = run_folder.new_folder(folder, config)
@@ -74,7 +71,7 @@ def start(
         if tensorboard:
             (new / events.FOLDER).mkdir(exist_ok=True)
         files.write_text(new / "config.yaml", configs.dump(planned))
-        files.write_text(new / "tasks.json", run_folder.describe_tasks(source, tasks))
+        files.write_text(new / "tasks.json", json.dumps(run_folder.describe_tasks(source, tasks)) + "\n")
         if command:
             files.write_text(new / "command.txt", command + "\n")
         return planned, new, base
@@ -117,10 +114,13 @@ def resume(
     if complete is not None:
         return complete
     device = find_device(config.device)
-    source, tasks = ranks.in_turn(lambda: open_data(config))
+    before = ranks.first(lambda: earlier.read(folder))
+    source, tasks = ranks.in_turn(lambda: earlier.open_run(folder, config, before))
 
     def begin() -> tuple[Config, int]:
-        if (folder / "tasks.json").read_text() != run_folder.describe_tasks(source, tasks):
+        recorded = run_folder.read_tasks(folder)
+        described = run_folder.describe_tasks(source, tasks, before.tasks if before else ())
+        if any(described[key] != value for key, value in recorded.items()):
             raise ConfigError(
                 f"{folder / 'tasks.json'} records other tasks than {config.dataset} gives now: has its data changed?"
             )
@@ -146,29 +146,6 @@ def _complete(folder: Path, config: Config, *, report: bool, tensorboard: bool) 
     if report and not (folder / "report.html").exists():
         write_report(folder)
     return json.loads((folder / "summary.json").read_text())
-
-
-def find_device(name: str) -> torch.device:
-    """auto, cpu, cuda or cuda:N; CUDA then computes with deterministic algorithms, as resumed runs need them."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"device={name!r}: expected auto, cpu or cuda") from error
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"device={name!r}: expected auto, cpu or cuda")
-    if device.type == "cuda" and device.index is None and int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > 1:
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # a GPU for each rank
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(
-            f"device={str(device)!r}: {torch.cuda.device_count()} CUDA devices were found; use --device cpu or auto, "
-            "and at most one rank a device"
-        )
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-    return device
 
 
 def _train(
@@ -243,48 +220,3 @@ def _saved(folder: Path, config: Config) -> dict[str, Any]:
         raise ConfigError(f"{folder} was begun by an older nncsl: continue it with that one, or start a new run")
     run_folder.refuse_changes(folder / "checkpoint", build.plain(configs.recorded(saved["config"])), config)
     return saved
-
-
-class Trained(NamedTuple):
-    """A run as its last checkpoint has it, and the data it was trained on."""
-
-    config: Config
-    state: RunState
-    source: Source
-    tasks: tuple[Task, ...]
-    method: Method
-    device: torch.device
-
-
-def reopen(folder: Path) -> Trained:
-    """Return the method and state of the run in ``folder``."""
-    config = run_folder.read_config(folder)
-    saved = checkpoint.load(folder / "checkpoint" / "state.pt")
-    source, tasks = open_data(config)
-    device = find_device(config.device)
-    state = RunState.unpack(saved["state"])
-    method = methods.build(config, source.num_classes).to(device)
-    methods.restore(method, saved, tasks, state)
-    return Trained(config, state, source, tasks, method, device)
-
-
-def evaluate(folder: Path) -> dict[str, Any]:
-    """Return accuracies of a run's last checkpoint: by its method, and by soft nearest neighbours among the memory."""
-    config, state, source, tasks, method, device = reopen(folder)
-    trained = state.trained(len(tasks))
-    if not trained:
-        raise UserError(f"{folder} has not been trained yet: there is nothing to evaluate")
-    shown, seen = tasks[:trained], torch.from_numpy(tasks[trained - 1].seen_mask)
-    scores, labels = evaluation.test_scores(method, source, config.views, device)
-    result: dict[str, Any] = {"tasks": trained, "linear": evaluation.accuracy_by_task(scores, labels, shown, seen)}
-    ids = np.unique(np.concatenate([state.memory.ids, *(task.labeled for task in tasks[state.task : trained])]))
-    if len(ids):
-
-        def projections(images: Images, ids: np.ndarray) -> Tensor:
-            return evaluation.answers(method, images, ids, config.views, device, unit_projections)
-
-        supports, queries = projections(source.train, ids), projections(source.test, np.arange(len(source.test)))
-        known = torch.from_numpy(source.train_labels[ids])
-        probabilities = kernels.snn(queries, supports, known, num_classes=source.num_classes, temperature=config.tau)
-        result["nearest_neighbours"] = evaluation.accuracy_by_task(probabilities, labels, shown, seen)
-    return result
