@@ -29,7 +29,7 @@ class Launches(NamedTuple):
     extern: int
 
 
-class _Written(Exception):  # noqa: N818 - nothing has gone wrong
+class _Written(Exception):
     """The code is there."""
 
 
