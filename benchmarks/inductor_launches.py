@@ -42,15 +42,17 @@ def count(function: Callable[..., Any], inputs: Sequence[Tensor]) -> dict[str, L
 
     graphs: list[tuple[torch.fx.GraphModule, Sequence[Any]]] = []
 
-    def keep(graph: torch.fx.GraphModule, examples: Sequence[Any]) -> torch.fx.GraphModule:
-        graphs.append((copy.deepcopy(graph), examples))
-        return graph
+    def keep(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        graphs.append((copy.deepcopy(gm), example_inputs))
+        return gm
 
     def partition(graph: torch.fx.GraphModule, examples: Any, **options: Any) -> Any:
         return min_cut_rematerialization_partition(joint_graph_passes(graph), examples, **options)
 
-    how = {"partition_fn": partition, "decompositions": select_decomp_table()}
-    results = aot_function(function, fw_compiler=keep, bw_compiler=keep, **how)(*inputs)
+    traced = aot_function(
+        function, fw_compiler=keep, bw_compiler=keep, partition_fn=partition, decompositions=select_decomp_table()
+    )
+    results = traced(*inputs)
     results = [x for x in (results if isinstance(results, list | tuple) else [results]) if x.requires_grad]
     torch.autograd.backward(results, [torch.ones_like(x) for x in results])
     return {name: _launches(_code(*graph)) for name, graph in zip(("forward", "backward"), graphs, strict=True)}

@@ -46,7 +46,7 @@ def judged(repeats: int) -> dict[str, dict[str, float | str]]:
             found[name] = {"error": float(f"{(way().double() - exact).abs().max().item():.2g}")}
             usable[name] = way
         except (RuntimeError, TypeError, ValueError) as error:
-            found[name] = {"refused": str(error).splitlines()[0]}
+            found[name] = {"refused": str(error).split(". ")[0].splitlines()[0]}
     seconds: dict[str, list[float]] = {name: [] for name in usable}
     for _ in range(repeats):
         for name, way in usable.items():
