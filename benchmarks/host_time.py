@@ -4,7 +4,9 @@
 what is rendered, learned and updated there, and the starting of those operations, which torch without CUDA has no true
 price of (results/step-launches.csv counts them). Also the sweep (the bank holds random rows) and images (random ones).
 Times are the thread's own, so that other processes don't count. Then by the clock, in turns with and without the
-thread, beside a device that is busy for a while each step (a sleep). Writes results/step-host.json.
+thread, beside a device that is busy for a while each step (a sleep). Writes results/step-host.json. Before there was a
+thread a step took what "off" takes; before there was one buffer every array had a copy of its own, for each of which
+a GPU made the host wait. How views were prepared then is no longer in the code: docs/kernels.md has its figures.
 """
 
 import argparse
@@ -89,12 +91,22 @@ class HostBench:
         drawn = self.prepare(now)
         yield "all of it", lambda: self.prepare(now)
         yield "packing", lambda: self.pack(drawn)
+        yield "copies one by one", lambda: self.copy_each(drawn)
 
     def pack(self, drawn: arrival.Drawn) -> int:
         """Do what the main thread still has to: put everything into the one buffer; return its bytes."""
-        arrays: list[np.ndarray] = []
-        mapped(drawn[2:], lambda array: arrays.append(array))
-        return packed(arrays, NOWHERE)[0].nbytes
+        return packed(arrays_of(drawn), NOWHERE)[0].nbytes
+
+    def copy_each(self, drawn: arrival.Drawn) -> int:
+        """Do it as it was done before: a copy of its own for every array; return how many there are."""
+        return len([torch.from_numpy(array.copy()) for array in arrays_of(drawn)])
+
+
+def arrays_of(drawn: arrival.Drawn) -> list[np.ndarray]:
+    """Return everything that travels to the device."""
+    arrays: list[np.ndarray] = []
+    mapped(drawn[2:], lambda array: arrays.append(array))
+    return arrays
 
 
 def random_rows(method: Any, images: Tensor) -> Tensor:
@@ -126,8 +138,9 @@ def measure(bench: HostBench, count: int) -> dict[str, Any]:
     for now in bench.moments(count + 2):
         for name, part in bench.parts(now):
             found.setdefault(name, []).append(thread_seconds(part)[0])
-    sent = bench.pack(bench.prepare(next(bench.moments(1))))
-    return {"ms": {name: round(1e3 * statistics.median(each[2:]), 3) for name, each in found.items()}, "bytes": sent}
+    drawn = bench.prepare(next(bench.moments(1)))
+    times = {name: round(1e3 * statistics.median(each[2:]), 3) for name, each in found.items()}
+    return {"ms": times, "bytes": bench.pack(drawn), "arrays": len(arrays_of(drawn))}
 
 
 def by_the_clock(bench: HostBench, count: int, busy: float, turns: int) -> dict[str, float]:

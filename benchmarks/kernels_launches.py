@@ -4,14 +4,13 @@ On a GPU each aten operation that computes starts a kernel, and each Triton laun
 tensors: aten through a dispatch mode, launches through a hook around Triton's interpreter. A wait is what makes the
 host look at a result: a scalar read, a boolean index, a size that depends on values.
 
-torch.compile is not counted: Inductor writes Triton code only for a GPU that it can ask for its properties, and what it
-writes for a CPU is no count of launches.
+Of torch.compile the launches in the code that Inductor writes for a GPU are counted: see inductor_launches.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -22,6 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nncsl import kernels
 from nncsl.files import write_table
 from nncsl.kernels import checks, reference
+
+from . import inductor_launches
 
 VIEWS = 4
 SHARPENING, TEMPERATURE, SMOOTHING = 0.25, 0.1, 0.1
@@ -61,16 +62,14 @@ class Counter(TorchDispatchMode):
         super().__init__()
         self.aten, self.triton, self.waits = 0, 0, 0
         self.compiled: set[tuple[Any, ...]] = set()  # what a launch is compiled for
-        self.inside_triton = False
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = function.overloadpacket.__name__
-        if not self.inside_triton:
-            boolean = name in ("index", "index_put", "index_put_") and any(
-                isinstance(x, Tensor) and x.dtype == torch.bool for x in args[1] if x is not None
-            )
-            self.waits += name in WAITS or boolean
-            self.aten += name not in FREE | {"_local_scalar_dense"}
+        boolean = name in ("index", "index_put", "index_put_") and any(
+            isinstance(x, Tensor) and x.dtype == torch.bool for x in args[1] if x is not None
+        )
+        self.waits += name in WAITS or boolean
+        self.aten += name not in FREE | {"_local_scalar_dense"}
         return function(*args, **(kwargs or {}))
 
 
@@ -95,19 +94,17 @@ def specialization(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 @contextmanager
 def counting() -> Iterator[Counter]:
-    """Count what happens inside; labels are treated as those on a GPU, which nobody looks at."""
+    """Count what happens inside; labels are treated as those on a GPU, which nobody looks at.
+
+    Kernels are counted and not run: no count depends on a result, and the interpreter is slow.
+    """
     from triton.runtime.interpreter import InterpretedFunction
 
-    counter, launch = Counter(), InterpretedFunction.run
+    counter = Counter()
 
-    def counted(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+    def counted(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         counter.triton += 1
         counter.compiled.add(specialization(self, args, kwargs))
-        counter.inside_triton = True
-        try:
-            return launch(self, *args, grid=grid, warmup=warmup, **kwargs)
-        finally:
-            counter.inside_triton = False
 
     looking = mock.patch.object(checks, "values_are_at_hand", lambda _: False)
     with mock.patch.object(InterpretedFunction, "run", counted), looking, counter:
@@ -125,17 +122,23 @@ def _snn(q: Tensor, s: Tensor, y: Tensor, c: int) -> Tensor:
     return torch.softmax(similarity, dim=1) @ labels
 
 
-Losses = Callable[..., tuple[Tensor, Tensor]]
+Losses = Callable[..., tuple[Tensor, Tensor, Tensor]]
+
+
+class Call(NamedTuple):
+    """A function and tensors to call it with."""
+
+    function: Callable[..., Any]
+    inputs: tuple[Tensor, ...]
 
 
 def functions(provider: str) -> tuple[Callable[..., Tensor], Losses, Callable[..., Tensor]]:
     """Return snn, snn_loss and nnd_loss of (vectors, labels, num_classes)."""
     options: dict[str, Any] = {"temperature": TEMPERATURE, "smoothing": SMOOTHING, "backend": provider}
 
-    def eager_loss(queries: Tensor, supports: Tensor, labels: Tensor, c: int) -> tuple[Tensor, Tensor]:
+    def eager_loss(queries: Tensor, supports: Tensor, labels: Tensor, c: int) -> tuple[Tensor, Tensor, Tensor]:
         p = _snn(queries, supports, labels, c)
-        p.detach().argmax(1)  # the predictions
-        return reference.objective(p.log(), VIEWS - 2, 1 / SHARPENING)
+        return *reference.objective(p.log(), VIEWS - 2, 1 / SHARPENING), p.detach().argmax(1)
 
     def eager_nnd(q: Tensor, s: Tensor, teacher_q: Tensor, teacher_s: Tensor, labels: Tensor, c: int) -> Tensor:
         with torch.no_grad():
@@ -146,83 +149,98 @@ def functions(provider: str) -> tuple[Callable[..., Tensor], Losses, Callable[..
         return _snn, eager_loss, eager_nnd
     return (
         lambda *given: kernels.snn(*given[:-1], num_classes=given[-1], **options),
-        lambda *given: kernels.snn_loss(*given[:-1], num_classes=given[-1], small_views=VIEWS - 2, **options)[:2],
+        lambda *given: kernels.snn_loss(*given[:-1], num_classes=given[-1], small_views=VIEWS - 2, **options)[:3],
         lambda *given: kernels.nnd_loss(*given[:-1], num_classes=given[-1], **options),
     )
 
 
-def calls(provider: str, n: int, k: int, c: int, dim: int) -> dict[str, Callable[[], Any]]:
-    """Return each function as a call that gives what is to be differentiated."""
-    queries, supports = _vectors(n, dim, 0).requires_grad_(), _vectors(k, dim, 1).requires_grad_()
+def calls(provider: str, n: int, k: int, c: int, dim: int) -> dict[str, Call]:
+    """Return each function as a call that gives what is to be differentiated, and perhaps more."""
+    vectors = _vectors(n, dim, 0).requires_grad_(), _vectors(k, dim, 1).requires_grad_()
     teachers = _vectors(n, dim, 2), _vectors(k, dim, 3)
     labels = torch.arange(k) % c
     snn, snn_loss, nnd_loss = functions(provider)
     return {
-        "snn": lambda: snn(queries, supports, labels, c),
-        "snn_loss": lambda: snn_loss(queries, supports, labels, c),
-        "nnd_loss": lambda: nnd_loss(queries, supports, *teachers, labels, c),
+        "snn": Call(lambda q, s, y: snn(q, s, y, c), (*vectors, labels)),
+        "snn_loss": Call(lambda q, s, y: snn_loss(q, s, y, c), (*vectors, labels)),
+        "nnd_loss": Call(lambda *given: nnd_loss(*given, c), (*vectors, *teachers, labels)),
     }
 
 
-def step_calls(provider: str, n: int, shapes: tuple[int, int, int, int], dim: int) -> dict[str, Callable[[], Any]]:
+def step_calls(provider: str, n: int, shapes: tuple[int, int, int, int], dim: int) -> dict[str, Call]:
     """Return all losses of an NNCSL step, from vectors and the head's logits: as one sum, and as terms whose weights
     are the gradients that their backward starts with. The old supports come first, so that both kinds are views."""
     current, its_classes, old, old_classes = shapes
     queries, supports = _vectors(n, dim, 0).requires_grad_(), _vectors(old + current, dim, 1).requires_grad_()
     teachers = _vectors(n, dim, 2), _vectors(old, dim, 3)
     logits = _vectors(old + current, old_classes + its_classes, 4).requires_grad_()
-    labels, old_labels, its_labels = (
+    labels = [
         torch.arange(count) % classes
         for count, classes in ((old + current, old_classes + its_classes), (old, old_classes), (current, its_classes))
-    )
+    ]
     _, snn_loss, nnd_loss = functions(provider)
 
-    def terms() -> tuple[Tensor, ...]:
-        queries.grad = supports.grad = logits.grad = None  # nothing to add to
-        before, now = supports.split([old, current])
-        snn, mem = snn_loss(queries, now, its_labels, its_classes)
-        nnd = nnd_loss(queries, before, *teachers, old_labels, old_classes)
-        return snn, mem, F.cross_entropy(logits, labels), nnd
+    def terms(q: Tensor, s: Tensor, x: Tensor, tq: Tensor, ts: Tensor, *ys: Tensor) -> tuple[Tensor, ...]:
+        before, now = s.split([old, current])
+        snn, mem, predictions = snn_loss(q, now, ys[2], its_classes)
+        nnd = nnd_loss(q, before, tq, ts, ys[1], old_classes)
+        return snn, mem, F.cross_entropy(x, ys[0]), nnd, predictions
 
-    def total() -> Tensor:
-        snn, mem, lin, nnd = terms()
-        return snn + 1.0 * mem + lin + 0.2 * nnd
+    def total(*given: Tensor) -> tuple[Tensor, Tensor]:
+        snn, mem, lin, nnd, predictions = terms(*given)
+        return snn + 1.0 * mem + lin + 0.2 * nnd, predictions
 
-    return {"summed losses of a step": total, "losses of a step": terms}
+    inputs = queries, supports, logits, *teachers, *labels
+    return {"summed losses of a step": Call(total, inputs), "losses of a step": Call(terms, inputs)}
 
 
-def count(call: Callable[[], Any]) -> dict[str, Counter]:
+def count(call: Call) -> dict[str, Counter]:
     """Return counts of the forward and of the backward; what makes the upstream gradient is not counted."""
+    for tensor in call.inputs:
+        tensor.grad = None  # nothing to add to
     with counting() as forward:
-        result = call()
-    results = result if isinstance(result, tuple) else (result,)
+        found = call.function(*call.inputs)
+    results = [x for x in (found if isinstance(found, tuple) else (found,)) if x.requires_grad]
     upstream = [torch.ones_like(x) for x in results]
     with counting() as backward:
         torch.autograd.backward(results, upstream)
     return {"forward": forward, "backward": backward}
 
 
-def table(queries: int = 32, dim: int = 16, shapes: Iterable[str] = tuple(SHAPES)) -> Iterator[dict[str, Any]]:
-    """One row per shape, call, direction and provider. Counts do not depend on the number of queries or the dim, so few
-    and short ones do: the interpreter is slow."""
+def counted(provider: str, call: Call) -> Iterator[tuple[str, dict[str, int]]]:
+    """Give forward and backward, each with its numbers."""
+    if provider == "torch.compile":
+        for direction, (triton, extern) in inductor_launches.count(*call).items():
+            yield direction, {"aten": extern, "triton": triton, "operations": extern + triton, "waits": 0}
+        return
+    for direction, found in count(call).items():
+        numbers = {"aten": found.aten, "triton": found.triton, "operations": found.aten + found.triton}
+        yield direction, {**numbers, "waits": found.waits}
+
+
+def table(
+    queries: int = 32, dim: int = 16, shapes: Iterable[str] = tuple(SHAPES),
+    providers: Iterable[str] = ("eager", "torch.compile", "triton"),
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """One row per shape, call, direction and provider. Counts of eager and of ours do not depend on the number of
+    queries or the dim, so few and short ones do: the interpreter is slow. torch.compile looks at them: it gets 1024
+    queries of dim 128."""
     for name_of_shapes in shapes:
         sizes = SHAPES[name_of_shapes]
         current, its_classes, old, old_classes = sizes
         everyone = current + old, its_classes + old_classes
-        for provider in ("eager", "triton"):
+        for provider in providers:
+            how, n, d = ("eager", 1024, 128) if provider == "torch.compile" else (provider, queries, dim)
             found = {
-                "snn": (calls(provider, queries, current, its_classes, dim)["snn"], current, its_classes),
-                "snn_loss": (calls(provider, queries, current, its_classes, dim)["snn_loss"], current, its_classes),
-                "nnd_loss": (calls(provider, queries, old, old_classes, dim)["nnd_loss"], old, old_classes),
-                **{name: (call, *everyone) for name, call in step_calls(provider, queries, sizes, dim).items()},
+                "snn": (calls(how, n, current, its_classes, d)["snn"], current, its_classes),
+                "snn_loss": (calls(how, n, current, its_classes, d)["snn_loss"], current, its_classes),
+                "nnd_loss": (calls(how, n, old, old_classes, d)["nnd_loss"], old, old_classes),
+                **{name: (call, *everyone) for name, call in step_calls(how, n, sizes, d).items()},
             }
             for name, (call, k, c) in found.items():
-                for direction, counter in count(call).items():
-                    yield {
-                        "shapes": name_of_shapes, "call": f"{name} {direction}", "provider": provider, "N": queries,
-                        "K": k, "C": c, "aten": counter.aten, "triton": counter.triton,
-                        "operations": counter.aten + counter.triton, "waits": counter.waits,
-                    }  # fmt: skip
+                for direction, numbers in counted(provider, call):
+                    facts = {"shapes": name_of_shapes, "call": f"{name} {direction}", "provider": provider}
+                    yield {**facts, "N": n, "K": k, "C": c, **numbers}
 
 
 def write(rows: list[dict[str, Any]], path: Path) -> None:

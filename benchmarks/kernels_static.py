@@ -82,7 +82,7 @@ class Spec:
 
 def specs(target: str, dtype: str, dim: int) -> Iterator[Spec]:
     """Every kernel, with the tile sizes that the back end would choose for this target, type and dim."""
-    from nncsl.kernels.fused import ROW_CLASSES, gradient, large, rows, small
+    from nncsl.kernels.fused import ROW_CLASSES, gradient, large, linear, rows, small
     from nncsl.kernels.reference import EPS
     from nncsl.kernels.targets import plan
 
@@ -137,6 +137,12 @@ def specs(target: str, dtype: str, dim: int) -> Iterator[Spec]:
     yield Spec("objective", rows.objective_kernel, types, constants, warps=8)
     types = [*[floats] * 7, *["i32"] * 4, *["fp32"] * 3]
     yield Spec("finish_objective", rows.finish_objective_kernel, types, {**by_class, "NEED": True})
+    types = [raw, "*i64", "*u8", floats, floats, "i32", "i32"]
+    constants = {"BR": linear.ROWS, "BC": linear.CLASSES}
+    yield Spec("cross_entropy", linear.cross_entropy_kernel, types, constants, warps=8)
+    types = [raw, "*i64", "*u8", floats, floats, raw, floats, *["i32"] * 3]
+    constants = {"BR": linear.ROWS, "BC": linear.GRADIENT_CLASSES}
+    yield Spec("cross_entropy_gradient", linear.cross_entropy_gradient_kernel, types, constants)
 
 
 def usage(spec: Spec, target: str, dtype: str, dim: int) -> Usage:

@@ -11,15 +11,14 @@ import argparse
 import csv
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from nncsl import config as configs
 from nncsl.config import build
@@ -27,10 +26,14 @@ from nncsl.data.images import ArrayImages
 from nncsl.data.sources import Source
 from nncsl.data.tasks import split_tasks
 from nncsl.files import write_table
+from nncsl.methods.base import Step
 from nncsl.networks import Outputs
 
 from .provenance import current_commit
-from .stand_in import Watch, standing_in, unwrapped
+from .stand_in import DEVICE, Watch, standing_in
+
+if TYPE_CHECKING:
+    from .rehearsal import Rehearsal
 
 RESULTS = Path(__file__).parent / "results" / "step-launches.csv"
 COLUMNS = ["commit", "shapes", "part", "operations", "triton", "copies", "waits"]
@@ -103,35 +106,64 @@ def counts(watch: Watch) -> dict[str, int]:
 
 def watches(name: str, folder: Path) -> dict[str, Watch]:
     """Return what happens in a second step: drawing, forward and backward pass as a whole and without the network."""
-    from .rehearsal import Rehearsal
-
-    shapes = SHAPES[name]
-    config = configs.load(shapes.preset, map(build.parse_assignment, [*SMALL, *shapes.settings]))
-    source = images(100 if config.tasks == 20 or shapes.preset == "cifar100" else 10)
-    tasks = split_tasks(source, tasks=config.tasks, labels=config.labels, seed=0)
     with triton_kernels():
-        scene = Rehearsal(config, source, tasks, shapes.task - 1, folder)
+        scene = rehearsal(name, folder)
         scene.step(0)
         seen, _ = scene.step(1)
         found = {"draw and render": seen["arrive"], "whole": seen["losses"], "update": seen["update"]}
         with standing_in():
             step = scene.arrive(2).step
-            passed: list[Outputs] = []
-
-            def noted(pixels: Tensor) -> Outputs:
-                passed.append(scene.forward(pixels))
-                return passed[-1]
-
-            scene.compute(step._replace(forward=noted))
-            given = iter([leaves(outputs) for outputs in passed])
-        with standing_in() as losses:
-            scene.compute(step._replace(forward=lambda _: next(given)))
-    return {**found, "losses": losses}  # type: ignore[dict-item]
+        return {**found, "losses": losses_alone(scene, step)}  # type: ignore[dict-item]
 
 
-def leaves(outputs: Outputs) -> Outputs:
-    """Return the same values as the beginning of a graph."""
-    return Outputs(*(part.detach().requires_grad_() for part in outputs))
+def quick_losses(name: str, folder: Path) -> Watch:
+    """Return what the losses alone start, with random answers of the old network, as a bank would give them."""
+    with triton_kernels():
+        scene = rehearsal(name, folder, "teacher_mode=none")
+        with standing_in():
+            step = scene.arrive(0).step
+            sizes = {kind: len(step.batch[kind]) for kind in ("large", "small")}
+            sizes["supports"] = int(step.batch["supports"].old.sum())
+            rows = torch.randn(sum(sizes.values()), scene.config.network.projection).to(DEVICE)
+            targets = dict(zip(sizes, rows.split(list(sizes.values())), strict=True))
+        return losses_alone(scene, step._replace(targets=targets))
+
+
+def rehearsal(name: str, folder: Path, *settings: str) -> "Rehearsal":
+    """Return the task of some shapes, ready to be stepped through."""
+    from .rehearsal import Rehearsal
+
+    shapes = SHAPES[name]
+    config = configs.load(shapes.preset, map(build.parse_assignment, [*SMALL, *shapes.settings, *settings]))
+    source = images(100 if config.tasks == 20 or shapes.preset == "cifar100" else 10)
+    tasks = split_tasks(source, tasks=config.tasks, labels=config.labels, seed=0)
+    return Rehearsal(config, source, tasks, shapes.task - 1, folder)
+
+
+def losses_alone(scene: "Rehearsal", step: Step) -> Watch:
+    """Return what happens between a network's outputs, here random ones, and their gradients."""
+    network, made = scene.method.network, []
+    sizes = network.head.in_features, scene.config.network.projection
+
+    def outputs(rows: int) -> Outputs:
+        made.append(Outputs(*(torch.randn(rows, size).to(DEVICE).requires_grad_() for size in sizes)))
+        return made[-1]
+
+    step = step._replace(pixels=Unseen(step.batch))
+    with standing_in():  # constants come to the device, and stay
+        scene.compute(step._replace(forward=outputs))
+    given = iter([Outputs(*(part.detach().requires_grad_() for part in each)) for each in made])
+    with standing_in() as watch:
+        scene.compute(step._replace(forward=lambda _: next(given)))
+    return watch
+
+
+class Unseen(dict[str, Any]):
+    """A batch whose pixels nobody puts together: that belongs to the network's pass."""
+
+    def share(self, names: Sequence[str]) -> int:
+        """Return what a pass is given: how many rows there are."""
+        return sum(len(self[name]) for name in names)
 
 
 def images(classes: int) -> Source:
@@ -143,24 +175,22 @@ def images(classes: int) -> Source:
 
 @contextmanager
 def triton_kernels() -> Iterator[None]:
-    """Send tensors of the stand-in to the Triton kernels, interpreted, and write every launch down."""
+    """Send tensors of the stand-in to the Triton kernels, and write every launch down instead of computing it.
+
+    Nothing that is counted depends on a result, and the interpreter is slow.
+    """
     from triton.runtime.interpreter import InterpretedFunction
 
     from nncsl.kernels import choice
 
-    launch = InterpretedFunction.run
-
-    def noted(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+    def noted(self: Any, *args: Any, **kwargs: Any) -> None:
         modes = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
         watch = next((mode for mode in reversed(modes) if isinstance(mode, Watch)), None)
         if watch is not None:
             watch.note("operation", f"triton {self.__name__}")
-        plain = {key: unwrapped(value) for key, value in kwargs.items()}
-        with torch.utils._python_dispatch._disable_current_modes():
-            return launch(self, *map(unwrapped, args), grid=grid, warmup=warmup, **plain)
 
-    taken = mock.patch.object(choice, "triton_refuses", lambda *_: None)
-    with mock.patch.object(InterpretedFunction, "run", noted), taken:
+    taken = [mock.patch.object(choice, f"{who}_refuses", lambda *_: None) for who in ("device", "triton")]
+    with mock.patch.object(InterpretedFunction, "run", noted), taken[0], taken[1]:
         yield
 
 

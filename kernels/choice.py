@@ -41,16 +41,25 @@ def keeps(problem: Problem) -> bool:
     return small and any(problem.needs_grad())
 
 
-def triton_refuses(*problems: Problem) -> str | None:
-    """Return why the Triton back end can't take these; None if it can."""
-    device = problems[0].device
-    if problems[0].labels.is_floating_point():
-        return "labels of shape [K, C]"
+def device_refuses(device: torch.device) -> str | None:
+    """Return why no Triton kernel runs on a device; None if they do."""
     if device.type != "cuda" and not (device.type == "cpu" and _interpreting()):
         return f"tensors on {device}"
     arch = arch_of(device)
     if kind_of(arch) is None:
         return f"a GPU without matrix units ({arch})"
+    return None if _triton_installed() else "a machine without triton"
+
+
+def triton_refuses(*problems: Problem) -> str | None:
+    """Return why the Triton back end can't take these; None if it can."""
+    device = problems[0].device
+    if problems[0].labels.is_floating_point():
+        return "labels of shape [K, C]"
+    refusal = device_refuses(device)
+    if refusal is not None:
+        return refusal
+    arch = arch_of(device)
     for problem in problems:
         dim, half = problem.queries.shape[1], problem.half
         if torch.float64 in (problem.queries.dtype, problem.supports.dtype):
@@ -60,7 +69,7 @@ def triton_refuses(*problems: Problem) -> str | None:
             return f"float32 on {arch}"
         if dim % 16 or dim > most:
             return f"dim {dim} (it takes multiples of 16 up to {most})"
-    return None if _triton_installed() else "a machine without triton"
+    return None
 
 
 def requested(backend: str) -> str:

@@ -52,6 +52,11 @@ class Group:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def rows(self, chosen: np.ndarray) -> "Group":
+        """Return those of the chosen rows (bool or int)."""
+        labels = None if self.labels is None else self.labels[torch.from_numpy(chosen)]
+        return Group(self.keys.rows(chosen), labels, self.old[chosen])
+
 
 Batch = dict[str, Group]
 # Pixels of views, by their keys: float32 [n, C, size, size].
@@ -115,7 +120,7 @@ class Draws:
         return {kind: self.views(kind, ids, now, moments=moments, old=old) for kind in kinds}
 
     def supports(self, now: Moment) -> Group:
-        """Return ``labeled_per_class`` images of every class seen, in two views each.
+        """Return ``labeled_per_class`` images of every class seen, in two views each: old ones, then the task's.
 
         Classes stay balanced: one with fewer images shows them again in other views.
         """
@@ -127,7 +132,8 @@ class Draws:
             ids.append(members[order[picks % len(members)]])
             turns.append(picks // len(members))
         moments = now.number * self._per_class + np.concatenate(turns)
-        return self.labeled_views("support", np.concatenate(ids), now, moments=moments)
+        found = self.labeled_views("support", np.concatenate(ids), now, moments=moments)
+        return found.rows(np.argsort(~found.old, kind="stable"))  # each kind is then a slice of the rows
 
     def labeled(self, now: Moment, size: int) -> np.ndarray:
         """Return ``size`` labeled images of the task, drawn without replacement; fewer where there are fewer."""

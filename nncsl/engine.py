@@ -30,6 +30,7 @@ from nncsl.steps.ahead import Ahead
 from nncsl.steps.ahead import chosen as ahead_chosen
 from nncsl.steps.arrival import Setup, look
 from nncsl.steps.divergence import DivergenceError, Lookout, diverged
+from nncsl.steps.transfer import constant
 from nncsl.teachers import Surroundings, Teacher
 from nncsl.terminal import Interrupted, Interruption, Reporter
 
@@ -198,6 +199,8 @@ def record(state: RunState, losses: Losses, batch: Batch, known: Mapping[str, Te
         hidden = known.get(group)
         if hidden is None:
             hidden = torch.from_numpy(stream.monitor(batch[group].keys.ids)).to(guessed.device)
+        if losses.among:
+            guessed = constant(losses.among, guessed.device, torch.int64)[guessed]
         right.append(100.0 * stream.share_right(guessed, hidden))
     if right:
         state.add("unlabeled_accuracy", torch.stack(right).mean())

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nncsl.kernels import linear
 from nncsl.steps.transfer import constant
 
 
@@ -54,24 +55,37 @@ def scale_gradient(x: Tensor, scale: float) -> Tensor:
     return _ScaleGradient.apply(x, scale) if scale else x.detach()
 
 
-class _Divide(torch.autograd.Function):
+class _Arrange(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, order: Tensor, back: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:  # type: ignore[no-untyped-def, override]
-        ctx.save_for_backward(back)
-        return x.index_select(0, order).split(sizes)
+    def forward(ctx, sizes: list[int], large_and_supports: Tensor, *small: Tensor) -> tuple[Tensor, ...]:  # type: ignore[no-untyped-def, override]
+        large, *supports = large_and_supports.split(sizes)
+        ctx.sizes = [len(large), *map(len, small)]
+        return torch.cat([large, *small]) if small else large, *supports
 
     @staticmethod
-    def backward(ctx, *gradients: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[no-untyped-def, override]
-        (back,) = ctx.saved_tensors
-        return torch.cat(gradients).index_select(0, back), None, None, None
+    def backward(ctx, queries: Tensor, *supports: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def, override]
+        large, *small = queries.split(ctx.sizes)
+        return None, torch.cat([large, *supports]), *small
 
 
-def divide(x: Tensor, order: Tensor, back: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
-    """Return the rows of x [n, D] in parts of these sizes: row i is x[order[i]], and x's row i is there in back[i].
+def arrange(large_and_supports: Tensor, small: Sequence[Tensor], sizes: Sequence[int]) -> tuple[Tensor, ...]:
+    """Return queries, the rows of large and then of small views, and the supports in parts.
 
-    The same by one look-up for each part would start five operations in the backward pass instead of two.
+    large_and_supports [n, D]: rows of large views, then of each part of the supports, as many as ``sizes`` say. One
+    operation forward and one backward; slices and a concatenation would start seven.
     """
-    return _Divide.apply(x, order, back, list(sizes))  # type: ignore[no-any-return]
+    return _Arrange.apply(list(sizes), large_and_supports, *small)  # type: ignore[no-any-return]
+
+
+def head_loss(features: Tensor, head: nn.Linear, labels: Tensor, unseen: Tensor, scale: float) -> Tensor:
+    """L_LIN of the last rows of features [n, F], labels [K]; unseen: bool [C], classes that count for nothing.
+
+    The head learns at full strength, ``scale`` weighs what reaches the features.
+    """
+    if linear.takes(features, labels, head.out_features):
+        return linear.cross_entropy(features if scale else features.detach(), head, labels, unseen, scale)
+    rows = scale_gradient(features[len(features) - len(labels) :], scale)
+    return lin_loss(head(rows).masked_fill(unseen, float("-inf")), labels)
 
 
 def plus(one: Tensor | None, other: Tensor, weight: float = 1.0) -> Tensor:

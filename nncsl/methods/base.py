@@ -1,7 +1,7 @@
 """What a method is to the loop: a module that owns its network, and says what a step draws and what it minimizes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,6 +15,7 @@ from nncsl.config import Config
 from nncsl.data.rng import stream_key
 from nncsl.data.tasks import Task
 from nncsl.methods import schedules
+from nncsl.methods.losses import Losses
 from nncsl.networks import Network, Outputs
 from nncsl.passes import Forward, together
 from nncsl.replay import Memory, Ranking
@@ -89,9 +90,14 @@ class Step(NamedTuple):
 
     def see(self, *names: str) -> list[Outputs]:
         """Return the network's outputs for groups of one size, from one pass: they share a BatchNorm batch."""
-        outputs = self.forward(together(self.pixels, names))
-        sizes = [len(self.batch[name]) for name in names]
-        return [Outputs(*rows) for rows in zip(*(part.split(sizes) for part in outputs), strict=True)]
+        joined, sizes = self.see_joined(*names), [len(self.batch[name]) for name in names]
+        if len(names) == 1:
+            return [joined]
+        return [Outputs(*rows) for rows in zip(*(part.split(sizes) for part in joined), strict=True)]
+
+    def see_joined(self, *names: str) -> Outputs:
+        """Return the same in one piece, the groups' rows standing one after the other."""
+        return self.forward(together(self.pixels, names))
 
     @property
     def views(self) -> int:
@@ -104,15 +110,6 @@ class Step(NamedTuple):
         if labels is None:
             raise ValueError(f"the labels of group {name!r} are hidden")
         return self.known[name] if name in self.known else labels.to(self.pixels[name].device)
-
-
-@dataclass(frozen=True)
-class Losses:
-    """total is minimized; parts are for the record; guesses: by group, the class that each view is taken for [n]."""
-
-    total: Tensor
-    parts: dict[str, Tensor]
-    guesses: dict[str, Tensor] = field(default_factory=dict)
 
 
 def unit_projections(method: "Method", images: Tensor) -> Tensor:

@@ -14,24 +14,22 @@ from torch.nn import functional as F
 from nncsl import kernels, objectives
 from nncsl.data.tasks import Task
 from nncsl.methods.base import Answer, Asked, Step, head_logits, unit_projections
-from nncsl.networks import Outputs
 from nncsl.replay import Memory
-from nncsl.steps.transfer import constant
+from nncsl.steps.transfer import constant, joined
 
 
 class Seen(NamedTuple):
-    """The network's outputs of the unlabeled views (large, small), their projections [views * N, D], and those of the
-    old supports [K, D], if there are any."""
+    """Features of the unlabeled views (large, small), their projections [views * N, D], and those of the old
+    supports [K, D]."""
 
-    views: Sequence[Outputs]
+    features: Sequence[Tensor]
     queries: Tensor
-    supports: Tensor | None
+    supports: Tensor
 
 
 def neighbors(step: Step, method: Any, seen: Seen) -> Tensor:
     """L_NND: the old supports vote for every view as they did in the old network."""
     config, old = method.config, step.task.old
-    assert seen.supports is not None
     return kernels.nnd_loss(
         seen.queries,
         seen.supports,
@@ -46,7 +44,7 @@ def neighbors(step: Step, method: Any, seen: Seen) -> Tensor:
 
 def logits(step: Step, method: Any, seen: Seen) -> Tensor:
     """Softened logits of the old classes."""
-    features = torch.cat([view.features for view in seen.views])
+    features = torch.cat(list(seen.features))
     old = constant(step.task.old, features.device, torch.int64)
     found = method.network.head(features.float())[:, old]
     return objectives.kd_loss(found, _answers(step)[:, old], method.config.kd_temperature)
@@ -85,4 +83,4 @@ DISTILLATIONS = {
 
 def _answers(step: Step) -> Tensor:
     """The old network's answers on all unlabeled views, [views * N, D]."""
-    return torch.cat([step.targets[kind] for kind in ("large", "small") if kind in step.targets])
+    return joined([step.targets[kind] for kind in ("large", "small") if kind in step.targets])

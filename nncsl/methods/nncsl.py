@@ -15,7 +15,6 @@ from nncsl.methods.base import Asked, Losses, Method, Phase, Step
 from nncsl.methods.distillation import DISTILLATIONS, Seen
 from nncsl.networks import Network
 from nncsl.replay import Memory
-from nncsl.steps.transfer import constant
 
 
 class NNCSL(Method):
@@ -49,17 +48,17 @@ class NNCSL(Method):
         return {**draws.unlabeled_views(now), "supports": draws.supports(now)}
 
     def notes(self, batch: Batch, task: Task) -> dict[str, np.ndarray]:
-        """Return the supports in the order old, current, and their labels renumbered: among old classes, ...
+        """Return labels of supports renumbered among their own classes, old supports standing before current ones.
 
-        "order" and "back": supports in that order, and where each stands there; "old labels", "current labels" of its
-        parts, or, without the filter, "seen labels" of all of them as they are. "... images": rows of unlabeled images
-        to be compared with such supports, where that is not all of them.
+        "old labels", "current labels", or, without the filter, "seen labels" of all of them. "... images": rows of
+        unlabeled images to be compared with such supports, where that is not all of them.
         """
         large, supports = batch["large"], batch["supports"]
         assert supports.labels is not None
+        if not (np.diff(supports.old.astype(np.int8)) <= 0).all():
+            raise ValueError("supports must have their old rows first, as Draws.supports gives them")
         remembered, labels = large.old[: len(large) // 2], supports.labels.numpy()
-        order = np.argsort(~supports.old, kind="stable")
-        found = {"order": order, "back": np.argsort(order)}
+        found = {}
         for name, classes in {"old": task.old, **self._groups(task)}.items():
             ours = np.full(len(supports), True) if name == "seen" else supports.old == (name == "old")
             images = np.full(len(remembered), True) if name == "seen" else remembered == (name == "old")
@@ -74,53 +73,58 @@ class NNCSL(Method):
         return {"current": task.classes, "old": task.old} if self.filters else {"seen": task.seen}
 
     def losses(self, step: Step) -> Losses:
-        large, supports = step.see("large", "supports")
-        views = [large, *(step.see("small") if "small" in step.batch else [])]
-        queries = torch.cat([view.projections for view in views])
-        labels = step.labels("supports")
-        parted = self._parted(step, supports.projections)
-        snn, mem, guesses = self._neighbours(step, queries, parted)
+        config, large = self.config, len(step.batch["large"])
+        both = step.see_joined("large", "supports")
+        small = step.see("small") if "small" in step.batch else []
+        supported = self._sizes(step)
+        queries, *rows = objectives.arrange(
+            both.projections, [view.projections for view in small], [large, *supported.values()]
+        )
+        supports = dict(zip(supported, rows, strict=True))
+        snn, mem, guesses = self._neighbours(step, queries, supports)
         # The head learns at full strength; lambda_LIN weighs what reaches the backbone.
-        logits = self.seen_logits(objectives.scale_gradient(supports.features, self.lambda_lin), step.task)
-        lin = objectives.lin_loss(logits, labels)
-        if snn is None or mem is None:  # a task without labels: its images have no supports of their own
-            parts, total = {"lin": lin}, lin
-        else:
-            parts, total = {"snn": snn, "mem": mem, "lin": lin}, objectives.plus(snn, mem, self.config.lambda_mem) + lin
+        unseen = step.task.unseen_on(both.features.device, self.network.head.out_features)
+        labels = step.labels("supports")
+        lin = objectives.head_loss(both.features, self.network.head, labels, unseen, self.lambda_lin)
+        parts = {"lin": lin}
+        if snn is not None and mem is not None:  # else a task without labels: its images have no supports of their own
+            parts = {"snn": snn, "mem": mem, "lin": lin}
         if step.targets:
-            parts["nnd"] = self.distillation.loss(step, self, Seen(views, queries, parted.get("old")))
-            total = total + self.config.lambda_nnd * parts["nnd"]
-        return Losses(total, parts, {} if guesses is None else {"large": guesses})
+            seen = [both.features[:large], *(view.features for view in small)]
+            parts["nnd"] = self.distillation.loss(step, self, Seen(seen, queries, self._old(step, supports)))
+        weights = {"snn": 1.0, "mem": config.lambda_mem, "lin": 1.0, "nnd": config.lambda_nnd}
+        among = tuple(c for classes in self._groups(step.task).values() for c in classes)
+        known = {} if guesses is None else {"large": guesses}
+        return Losses({name: weights[name] for name in parts}, parts, known, among)
 
-    def _parted(self, step: Step, supports: Tensor) -> dict[str, Tensor]:
-        """Supports [K, D] by whose they are: "old" and "current" where there are both, and "seen", all of them."""
-        old = step.batch["supports"].old.sum()
-        parts = {"seen": supports}
-        if not old or old == len(supports):
-            return {**parts, "old": supports[:old], "current": supports[old:]}
-        if self.filters or step.targets:
-            sizes = [int(old), len(supports) - int(old)]
-            parts["old"], parts["current"] = objectives.divide(supports, step.notes["order"], step.notes["back"], sizes)
-        return parts
+    def _sizes(self, step: Step) -> dict[str, int]:
+        """How many supports are whose, in their order: "old" and "current" ones, or without the filter all "seen"."""
+        old = step.batch["supports"].old
+        return {"old": int(old.sum()), "current": int((~old).sum())} if self.filters else {"seen": len(old)}
+
+    def _old(self, step: Step, supports: Mapping[str, Tensor]) -> Tensor:
+        """The old ones among supports [K, D] by whose they are: they stand first."""
+        return supports["old"] if self.filters else supports["seen"][: int(step.batch["supports"].old.sum())]
 
     def _neighbours(
         self, step: Step, queries: Tensor, supports: Mapping[str, Tensor]
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """L_SNN, L_MEM and the classes that the large views are taken for, [2 N]; None without supports for them.
+        """L_SNN, L_MEM and what the large views are taken for, [2 N]: places among the classes of all groups.
 
-        queries [views * N, D], supports [K, D] by whose they are. With the filter, images of the current task meet the
+        None without supports for them. queries [views * N, D], supports [K, D] by whose they are. With the filter, images of the current task meet the
         current supports and remembered unlabeled images the old ones: labeled and unlabeled images then have the same
         classes, which L_MEM relies on.
         """
         config, notes, device = self.config, step.notes, queries.device
         queries = queries.unflatten(0, (-1, len(step.batch["large"]) // 2))
-        count = queries.shape[1]
+        count, first = queries.shape[1], 0
         snn: Tensor | None = None
         mem: Tensor | None = None
         guesses = None
         for name, classes in self._groups(step.task).items():
             images = notes.get(f"{name} images")
             if (images is not None and not len(images)) or not len(supports[name]):
+                first += len(classes)
                 continue
             parts = kernels.snn_loss(
                 (queries if images is None else queries.index_select(1, images)).flatten(0, 1),
@@ -135,9 +139,10 @@ class NNCSL(Method):
             each = count if images is None else len(images)
             snn = objectives.plus(snn, parts.cross_entropy, each / count)
             mem = objectives.plus(mem, parts.minus_entropy, each / count)
-            guessed = constant(classes, device, torch.int64)[parts.predictions[: 2 * each]].unflatten(0, (2, each))
+            guessed = parts.predictions[: 2 * each].unflatten(0, (2, each))
             if images is not None:
                 guesses = torch.zeros((2, count), dtype=torch.int64, device=device) if guesses is None else guesses
-                guessed = guesses.index_copy(1, images, guessed)
+                guessed = guesses.index_copy(1, images, guessed + first)
             guesses = guessed
+            first += len(classes)
         return snn, mem, None if guesses is None else guesses.flatten()

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,10 +23,14 @@ class DivergenceError(UserError):
 
 
 class _Noted(NamedTuple):
-    """values: the total and its parts, on their way to the host; arrived: waits for that, and for nothing later."""
+    """values: the parts, and the total where it is no sum of theirs, on their way to the host; weights: of that sum.
+
+    arrived: waits for the values, and for nothing later.
+    """
 
     names: tuple[str, ...]
     values: Tensor
+    weights: Mapping[str, float]
     arrived: Callable[[], None]
     where: str
     lr: float
@@ -47,12 +51,14 @@ class Lookout:
 
     def note(self, losses: Losses, task: int, epoch: int, lr: float) -> None:
         """Send a step's losses to the host, and look at those that are due."""
-        tensors = (losses.total, *losses.parts.values())
-        values = torch.stack([tensor.detach().to(losses.total.dtype) for tensor in tensors]).to(
-            "cpu", non_blocking=True
-        )
+        tensors, weights = list(losses.parts.values()), losses.minimized
+        if isinstance(weights, Tensor):
+            tensors, weights = [*tensors, weights], {}
+        dtype = max((tensor.dtype for tensor in tensors), key=lambda dtype: dtype.itemsize)
+        values = torch.stack([tensor.detach().to(dtype) for tensor in tensors])
+        arriving = values.to("cpu", non_blocking=True)
         where = f"task {task + 1}, epoch {epoch + 1}"
-        self._noted.append(_Noted(tuple(losses.parts), values, _arrival(losses.total.device), where, lr))
+        self._noted.append(_Noted(tuple(losses.parts), arriving, weights, _arrival(values.device), where, lr))
         while len(self._noted) > self._delay:
             self._look()
 
@@ -64,8 +70,11 @@ class Lookout:
     def _look(self) -> None:
         noted = self._noted.popleft()
         noted.arrived()
-        total, *parts = noted.values.tolist()
-        self.latest = dict(zip(noted.names, parts, strict=True))
+        values = noted.values.tolist()
+        self.latest = dict(zip(noted.names, values, strict=False))
+        total = (
+            sum(weight * self.latest[name] for name, weight in noted.weights.items()) if noted.weights else values[-1]
+        )
         if not math.isfinite(total):
             self._noted.clear()  # they come from the broken network
             shown = ", ".join(f"{name} {part:.4g}" for name, part in self.latest.items())

@@ -26,7 +26,7 @@ def computation(method: Method, scaler: torch.amp.GradScaler, device: torch.devi
         method.zero_grad(set_to_none=True)
         with networks.autocast(method.config.precision, device):
             losses = method.losses(step)
-        scaler.scale(losses.total).backward()  # type: ignore[no-untyped-call]
+        losses.backward(scaler)
         return losses
 
     return compute
@@ -131,8 +131,7 @@ class Graph:
         # Other threads prepare the next step meanwhile: what they do is no part of the graph and does not break it.
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             losses = self._compute(self._buffers.step)
-        parts = {name: part.detach() for name, part in losses.parts.items()}
-        self._losses = Losses(losses.total.detach(), parts, losses.guesses)
+        self._losses = losses.detached()
         self._gradients = [(p, p.grad) for p in self._method.parameters() if p.grad is not None]
 
 

@@ -1,6 +1,6 @@
 """From the host to the device: everything a step needs in one copy that nobody waits for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -39,6 +39,18 @@ def constant(values: tuple[Any, ...], device: torch.device, dtype: torch.dtype) 
 def send(tensor: Tensor, device: torch.device) -> Tensor:
     """Return a tensor of the host on the device, without waiting: for what a step draws on its way."""
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Return rows [n, D] of several tensors one after the other: as a view where that is how they stand in memory."""
+    first, place = parts[0], parts[0].storage_offset()
+    for part in parts:
+        if part._base is None or part._base is not first._base or part.storage_offset() != place:
+            return torch.cat(list(parts))
+        place += part.numel()
+    if not all(part.is_contiguous() and part.shape[1:] == first.shape[1:] for part in parts):
+        return torch.cat(list(parts))
+    return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride())
 
 
 def mapped(tree: Any, change: Callable[[np.ndarray], Any]) -> Any:

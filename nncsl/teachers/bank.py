@@ -77,19 +77,23 @@ class BankTeacher(Teacher):
         return pool
 
     def prepare(self, batch: Batch, *, whole: bool) -> dict[str, Any]:
-        """By group: what rank 0 fetched; other ranks know how many rows there will be."""
+        """How many rows each group will have, and what rank 0 fetched for all of them."""
         keys = {name: asked_keys(asked, batch[name]) for name, asked in self._asks.items() if name in batch}
-        if self._bank is None:
-            return {name: len(each) for name, each in keys.items()}
-        return {name: self._bank.fetch(each.ids, bank_slots(each)) for name, each in keys.items()}
+        found: dict[str, Any] = {"counts": {name: len(each) for name, each in keys.items()}, "fetched": None}
+        if self._bank is not None and keys:
+            ids = np.concatenate([each.ids for each in keys.values()])
+            found["fetched"] = self._bank.fetch(ids, np.concatenate([bank_slots(each) for each in keys.values()]))
+        return found
 
     def targets(self, batch: Batch, pixels: Mapping[str, Tensor], asked: Mapping[str, Any]) -> dict[str, Tensor]:
-        device = self._around.device
+        counts: dict[str, int] = asked["counts"]
+        if not counts:
+            return {}
         if self._bank is None:
-            found = {name: torch.empty(count, self._dim, device=device) for name, count in asked.items()}
+            rows = torch.empty(sum(counts.values()), self._dim, device=self._around.device)
         else:
-            found = {name: self._bank.decode(fetched) for name, fetched in asked.items()}
-        return {name: self._ranks.send(rows) for name, rows in found.items()}
+            rows = self._bank.decode(asked["fetched"])
+        return dict(zip(counts, self._ranks.send(rows).split(list(counts.values())), strict=True))
 
     def after_save(self) -> None:
         if self._bank is not None:

@@ -105,14 +105,14 @@ def trained(
     return weights.double(), losses
 
 
-@pytest.mark.parametrize(("backend", "steps"), [("blockwise", 200), ("triton", 80)])
-def test_many_steps_end_at_the_same_weights(backend: str, steps: int, triton_device: torch.device) -> None:
+@pytest.mark.parametrize("backend", ["blockwise", "triton"])
+def test_many_steps_end_at_the_same_weights(backend: str, triton_device: torch.device) -> None:
     """Rounding grows from step to step: a back end may be as far off as eager is, or eager from a start one unit off.
 
     At four times this rate training is chaotic, and one unit at the start is a tenth of a weight in the end, with
-    every back end alike. The interpreter has time for fewer steps.
+    every back end alike.
     """
-    steps = 200 if triton_device.type == "cuda" else steps
+    steps = 200
     exact, losses = trained("reference", torch.float64, steps, triton_device)
     found, _ = trained(backend, torch.float32, steps, triton_device)
     starts = (None, float("inf"), float("-inf"))

@@ -28,6 +28,30 @@ def test_a_loss_is_looked_at_after_the_delay_and_no_later(small, tmp_path, delay
         lookout.note(losses(3.0 if delay else float("nan")), 1, 4, 0.25)
 
 
+def test_weighted_parts_are_added_up_on_the_host(small, tmp_path):
+    lookout = Lookout(small(), tmp_path, torch.device("cpu"), 0)
+    parts = {"snn": torch.tensor(1.0), "lin": torch.tensor(2.0, dtype=torch.float64)}
+    lookout.note(Losses({"snn": 1.0, "lin": 0.5}, parts), 0, 0, 0.1)
+    assert lookout.latest == {"snn": 1.0, "lin": 2.0}
+    with pytest.raises(DivergenceError, match=r"the loss is inf in task 1, epoch 1 \(snn 1, lin inf; lr 0.1\)"):
+        lookout.note(Losses({"snn": 1.0, "lin": 0.5}, parts | {"lin": torch.tensor(float("inf"))}), 0, 0, 0.1)
+
+
+def test_weights_begin_the_backward_pass_as_their_sum_would():
+    x = torch.randn(5, requires_grad=True)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+
+    def gradient(how):
+        parts = {"square": x.square().sum(), "cube": (x**3).sum().double(), "fixed": torch.tensor(3.0)}
+        losses = Losses({"square": 1.0, "cube": 0.2, "fixed": 7.0}, parts)
+        x.grad = None
+        losses.total.backward() if how == "sum" else losses.backward(scaler)
+        return x.grad
+
+    assert torch.equal(gradient("sum"), gradient("weights"))
+    assert not any(part.requires_grad for part in Losses({"a": 1.0}, {"a": x.sum()}).detached().parts.values())
+
+
 def test_flushing_looks_at_all_of_them(small, tmp_path):
     lookout = Lookout(small(), tmp_path, torch.device("cpu"), 100)
     lookout.note(losses(float("inf")), 0, 0, 0.1)

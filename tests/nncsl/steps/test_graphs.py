@@ -118,7 +118,7 @@ def test_other_shapes_are_another_signature(small, tmp_path):
     scene = rehearse(small, tmp_path)
     step = look(scene.method, scene.setup, scene.phase, scene_moment(scene, 0), scene.teacher, scene.forward)
     cut = step._replace(pixels={**step.pixels, "large": step.pixels["large"][:-1]})
-    renamed = step._replace(notes={**step.notes, "more": step.notes["order"]})
+    renamed = step._replace(notes={**step.notes, "more": step.notes["old labels"]})
     signatures = {graphs.Inputs.of(each).signature() for each in (step, cut, renamed)}
     assert len(signatures) == 3
 

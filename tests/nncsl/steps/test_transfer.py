@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nncsl.benchmarks.stand_in import DEVICE, OnDevice, standing_in, unwrapped
-from nncsl.steps.transfer import constant, send, ship
+from nncsl.steps.transfer import constant, joined, send, ship
 
 
 class Pair(NamedTuple):
@@ -76,3 +76,14 @@ def test_constants_of_equal_values_keep_their_types():
     cpu = torch.device("cpu")
     numbers, mask = constant((0, 1), cpu, torch.int64), constant((False, True), cpu, torch.bool)
     assert numbers.dtype == torch.int64 and mask.dtype == torch.bool
+
+
+def test_rows_that_stand_together_are_joined_without_a_copy():
+    rows = torch.arange(24.0).view(8, 3)
+    first, second, third = rows.split([2, 0, 6])
+    whole = joined([first, second, third])
+    assert torch.equal(whole, rows) and whole.data_ptr() == rows.data_ptr()
+    apart = [[third, first], [first, first], [first, rows[3:]], [first.clone(), third], [rows[:, :1], rows[:, 1:2]]]
+    for parts in apart:
+        assert torch.equal(joined(parts), torch.cat(parts))
+        assert joined(parts).untyped_storage().data_ptr() != rows.untyped_storage().data_ptr()
