@@ -166,7 +166,8 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                 method.end(task, state.memory, setup.render)
             measure(run, method, state, task)
             journal.task(index, accuracy=state.accuracy_matrix[-1], seen_accuracy=state.seen_accuracy[-1])
-            reporter.accuracies(index, state.accuracy_matrix[-1], state.seen_accuracy[-1])
+            if method.classifies:
+                reporter.accuracies(index, state.accuracy_matrix[-1], state.seen_accuracy[-1])
             state.end_task()
             save(run, state, method, [], None, teacher, lookout)
         teacher.close()

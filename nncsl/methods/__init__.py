@@ -29,6 +29,7 @@ from nncsl.methods.nncsl import NNCSL
 from nncsl.methods.oewc import OEWC
 from nncsl.methods.ordisco import ORDisCo
 from nncsl.methods.paws import PAWS
+from nncsl.methods.pretrain import Pretrain
 from nncsl.methods.pseudoer import PseudoER
 from nncsl.methods.supervised import ER, Finetune
 from nncsl.methods.xder import XDER
@@ -54,13 +55,15 @@ METHODS: dict[str, type[Method]] = {
     "gdumb": GDumb,
     "joint": Joint,
 }
+# What a command of its own runs; it is not compared with the others.
+_APART: dict[str, type[Method]] = {"pretrain": Pretrain}
 
 
 def find(name: str) -> type[Method]:
     """Return the method of that name."""
-    if name not in METHODS:
+    if name not in METHODS | _APART:
         raise ConfigError(f"method={name!r}: expected one of {', '.join(METHODS)}")
-    return METHODS[name]
+    return (METHODS | _APART)[name]
 
 
 def values(name: str, dataset: str) -> dict[str, Any]:

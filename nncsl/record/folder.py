@@ -15,7 +15,7 @@ from nncsl.record import tensorboard as events
 
 # Where data lies, what computes, and how much memory that takes: none of it decides what a run learns.
 MOVABLE = ("data_dir", "cache_dir", "device", "memory_budget", "micro_batch", "recompute", "spill", "bank_residency",
-           "prefetch", "cuda_graph", "ranks_timeout")  # fmt: skip
+           "prefetch", "cuda_graph", "ranks_timeout", "network.weights")  # fmt: skip
 
 
 def describe_tasks(source: Source, tasks: tuple[Task, ...]) -> str:
