@@ -142,6 +142,7 @@ class Method(nn.Module):
     # Phases after which `predict` is measured too, and by what name the accuracies over seen classes are kept.
     measured: ClassVar[Mapping[str, str]] = {}
 
+    sees_features: ClassVar[bool] = False  # a frozen backbone's features of its views, large, small, support, would do
     classifies: ClassVar[bool] = True  # whether `predict` means anything, so that accuracies do
     decides_by: ClassVar[str | None] = None  # what `predict` judges by, in words, where that is not the head
 

@@ -22,6 +22,7 @@ class NNCSL(Method):
     """L_SNN + L_MEM on the current task's supports, L_LIN on all labeled images, L_NND on the old supports."""
 
     distills: ClassVar[bool] = True
+    sees_features: ClassVar[bool] = True
     filters: ClassVar[bool] = True  # whether unlabeled images are compared with their own task's supports only
 
     def __init__(self, network: Network, config: Config, own: Any) -> None:

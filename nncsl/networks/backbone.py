@@ -46,5 +46,5 @@ def build(config: NetworkConfig, channels: int) -> Backbone:
     if ":" in name:
         return custom.build(name)
     raise ConfigError(
-        f"network.backbone={name!r}: expected residual, {', '.join(resnets.NAMES)}, timm:NAME, or module:function of yours"
+        f"network.backbone={name!r}: expected residual, {', '.join(resnets.NAMES)}, timm:NAME, or your module:function"
     )

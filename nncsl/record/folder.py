@@ -44,7 +44,7 @@ def new_folder(folder: Path | None, config: Config) -> Path:
 
 def _nothing_to_lose(folder: Path) -> bool:
     """An empty folder, or one whose run ended before its first checkpoint."""
-    ours = {"config.yaml", "plan.json", "tasks.json", "command.txt", "metrics.jsonl", "checkpoint", "memory"}
+    ours = {"config.yaml", "plan.json", "tasks.json", "command.txt", "metrics.jsonl", "checkpoint", "memory", "inputs"}
     ours.add(events.FOLDER)
     if not folder.is_dir():
         return False
