@@ -17,7 +17,7 @@ def write_backbone(folder: Path, target: Path) -> dict[str, Any]:
     config = run_folder.read_config(folder)
     split = json.loads((folder / "tasks.json").read_text())
     classes = sum(len(task["classes"]) for task in split["tasks"])
-    method = methods.build(config, classes)
+    method = methods.rebuild(config, classes)
     method.load_state_dict(checkpoint.load(folder / "checkpoint" / "state.pt")["method"])
     facts = {
         "nncsl": __version__,

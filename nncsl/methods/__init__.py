@@ -100,6 +100,11 @@ def build(config: Config, num_classes: int) -> Method:
         return method(network, config, own(config))
 
 
+def rebuild(config: Config, num_classes: int) -> Method:
+    """Return the configured method for values of a checkpoint: the file that its weights came from is not needed."""
+    return build(replace(config, network=replace(config.network, weights=None)), num_classes)
+
+
 def begin(method: Method, number: int, phase: Phase, task: Task) -> list[torch.optim.Optimizer]:
     """Begin a phase, the ``number``-th of its task; initial values of new modules are a function of the seed."""
     parameter = next(method.parameters())

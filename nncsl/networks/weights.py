@@ -33,7 +33,7 @@ def load(module: nn.Module, config: NetworkConfig) -> None:
     path = Path(str(config.weights)).expanduser()
     _checked(path, config.weights_sha256)
     found, wanted = _read(path), module.state_dict()
-    left = [name for name in found if name not in wanted and name.rpartition(".")[0] in _CLASSIFIERS]
+    left = [name for name in sorted(found) if name not in wanted and name.rpartition(".")[0] in _CLASSIFIERS]
     found = {name: tensor for name, tensor in found.items() if name not in left}
     problems = {
         "not in the file": [name for name in wanted if name not in found and not name.endswith("num_batches_tracked")],
