@@ -35,6 +35,8 @@ SHORT = [
     *("--set", "verify_data=false"),
 ]
 
+SHORT_PRETRAINING = ["--quiet", "--epochs", "1", *SHORT[SHORT.index("--set") :]]
+
 # Why a command is resolved but not run, by the part of it that tells.
 NOT_RUN = {
     r"^bench (?!.*--help)": "takes minutes; the benchmarks' own tests run short forms",
@@ -107,6 +109,7 @@ def prepared(tmp_path_factory):
         exec(python_blocks(ROOT / "docs" / "use.md")[0], {})  # writes digits/
         assert cli.main(["train", *SHORT]) == 0
         assert cli.main(["train", "--preset", "cifar10", "--data-dir", "DATA", *SHORT]) == 0
+        assert cli.main(["pretrain", "--dataset", "digits", "--out", "digits.safetensors", *SHORT_PRETRAINING]) == 0
         shutil.copytree("runs/digits-nncsl-seed0", "runs/first")
         shutil.copytree("runs/digits-nncsl-seed0", "runs/half-done", ignore=shutil.ignore_patterns("summary.json"))
     return folder
@@ -128,6 +131,9 @@ def run(words):
     out = next((Path(words[at + 1]) for at, word in enumerate(words) if word in flags), None)
     if words[0] == "train" and out is not None:
         shutil.rmtree(out, ignore_errors=True)
+    if words[0] == "pretrain":
+        out.unlink(missing_ok=True)
+        words = [*words, *SHORT_PRETRAINING]
     if words[0] == "train":
         if "--resume" not in words:  # as written it must be possible, too: what is shortened may hide a mistake
             check_known(configuration(cli.build_parser().parse_args(words)))
@@ -202,7 +208,7 @@ def test_extras_that_pages_and_errors_name_exist():
         path.read_text() for path in (*PAGES, *(ROOT / "nncsl").rglob("*.py"), *(ROOT / "featurebank").glob("*.py"))
     ]
     named = {name for text in texts for name in re.findall(r'(?:nncsl|"\.)\[(\w+)\]', text)}
-    assert {"cpu", "gpu", "tensorboard", "completion", "export"} <= named <= extras
+    assert {"cpu", "gpu", "tensorboard", "completion", "export", "backbones"} <= named <= extras
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name not in ("extending.md", "use.md")], ids=lambda p: p.name)

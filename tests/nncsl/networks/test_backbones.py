@@ -188,7 +188,9 @@ def test_a_frozen_backbone_stays_as_it_is():
     networks.recalibrate(network, [images])
     network.requires_grad_(True)
     assert all(torch.equal(value, before[name]) for name, value in network.backbone_state().items())
-    assert all(p.grad is None and not p.requires_grad for p in (*network.stem.parameters(), *network.blocks.parameters()))
+    assert all(
+        p.grad is None and not p.requires_grad for p in (*network.stem.parameters(), *network.blocks.parameters())
+    )
     assert network.projector[1].num_batches_tracked == 1 and network.projector[0].weight.grad is not None
 
 
