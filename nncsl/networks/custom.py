@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nncsl.errors import ConfigError
 from nncsl.networks.backbone import Backbone, whole
 
-_SIDE = 32  # pixels of the image that it is tried on
+_SIDE = 64  # pixels of the images that it is tried on
 
 
 def build(name: str) -> Backbone:

@@ -16,7 +16,7 @@ from nncsl import files
 from nncsl.config import NetworkConfig
 from nncsl.errors import ConfigError, UserError
 
-_CLASSIFIERS = ("fc", "head", "classifier")  # what torchvision and timm call the part that a backbone lacks
+_CLASSIFIERS = ("fc", "head", "head.fc", "classifier")  # what torchvision and timm call the part that a backbone lacks
 _SHOWN = 6  # names in an error
 
 

@@ -173,8 +173,9 @@ class _Staged(torch.autograd.Function):
                         for name, value in zip(segment.reads, values, strict=True)
                     ]
                     outputs = segment.run(*normalized)
-                wanted = [outputs[index] for index in used]
-                into = [arriving.take(segment.writes[index], k, outputs[index].detach()) for index in used]
+                trained = [index for index in used if outputs[index].requires_grad]  # not a frozen backbone's features
+                wanted = [outputs[index] for index in trained]
+                into = [arriving.take(segment.writes[index], k, outputs[index].detach()) for index in trained]
                 with ctx.units.into(unit):
                     torch.autograd.backward(wanted, into)
                 for name, value in zip(segment.reads, values, strict=True):

@@ -169,11 +169,12 @@ class Options:
             "optimizer": self._trained,
             "teacher": self._student if self._has_teacher(config, "model") else 0,
             "bank": self._bank_in_memory(config) if self._has_teacher(config, "features") else 0,
-            "inputs": self._inputs_in_memory(config),
             "data": 0 if self._on_gpu else self._sizes.data_bytes,
             "pixels": self._pixels(load),
             "rest": _REST,
         }
+        if self._inputs.rows:
+            parts["inputs"] = self._inputs_in_memory(config)
         parts["activations"] = int(max(rise.rise - parts["gradients"], self._between_steps(config, parts["bank"])))
         return Option(config, parts, seconds)
 

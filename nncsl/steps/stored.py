@@ -122,17 +122,19 @@ class StoredInputs(Inputs):
     def _sweep(self, facts: Mapping[str, Any]) -> None:
         """Fill a new bank with the features of all views of the pool."""
         self.close()
+        self._bank = None
         views = list(self._views())
-        for number, keys in enumerate(self._around.reporter.track(views, "the backbone's features")):
+        for keys in self._around.reporter.track(views, "the backbone's features"):
             if self._around.interruption.requested:
+                if self._bank is not None:
+                    self._bank.rollback()
                 saved = (self._around.folder / "checkpoint" / "state.pt").exists()
                 raise Interrupted if saved else KeyboardInterrupt
             features = self._compute(keys)
-            if not number:
+            if self._bank is None:
                 self._bank = FeatureBank.create(
                     self._path, features.shape[1], CODEC, overwrite=True, **self._place, **facts
                 )
-            assert self._bank is not None
             self._bank.write(keys.ids, bank_slots(keys), features, role=_ROLES.get(keys.kind, "unlabeled"))
         assert self._bank is not None
         self._bank.commit()

@@ -10,7 +10,7 @@ from nncsl.config import NetworkConfig
 from nncsl.networks import weights
 from tests.nncsl.use.test_export import answers, description
 
-FEW = ("epochs=1", "unlabeled_batch=256", "network.frozen=true")
+FEW = ("epochs=1", "unlabeled_fraction=0.2", "teacher_mode=none", "network.frozen=true", "network.stem=imagenet")
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,9 @@ FEW = ("epochs=1", "unlabeled_batch=256", "network.frozen=true")
 )
 def test_they_predict_and_are_exported(trained, digits, tmp_path, backbone, suffixes):
     path = tmp_path / "weights.safetensors"
-    weights.write(path, networks.build(NetworkConfig(backbone=backbone), 3, 10, seed=1).backbone_state(), {})
+    weights.write(
+        path, networks.build(NetworkConfig(backbone=backbone, stem="imagenet"), 3, 10, seed=1).backbone_state(), {}
+    )
     folder = trained("csl", *FEW, f"network.backbone={backbone}", f"network.weights={path}")
     path.unlink()
     model = nncsl.load(folder, device="cpu")
