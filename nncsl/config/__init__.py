@@ -33,17 +33,17 @@ TeacherMode = Literal["features", "model", "none"]
 class NetworkConfig:
     """A backbone and its projector. The residual network of the presets: ResNet-18 is width 64, blocks [2, 2, 2, 2]."""
 
-    backbone: str = "residual"  # or resnet18, resnet34, resnet50, wide_resnet50_2, timm:NAME, module:function
-    weights: str | None = None  # a file of the backbone's
-    weights_sha256: str | None = None  # of that file; filled in when a run starts
-    frozen: bool = False  # the backbone stays as it is
-    backbone_lr: float = 1.0  # factor on the backbone's learning rate
     stem: Literal["cifar", "imagenet"] = "cifar"
     width: int = 64
     blocks: tuple[int, ...] = (2, 2, 2, 2)
     hidden: int = 512
     projection: int = 128
     stem_padding: int = 1  # of the CIFAR stem's 3x3 convolution; the authors have 2, hence maps of 34 pixels
+    backbone: str = "residual"  # or resnet18, resnet34, resnet50, wide_resnet50_2, timm:NAME, module:function
+    weights: str | None = None  # a file of the backbone's
+    weights_sha256: str | None = None  # of that file; filled in when a run starts
+    frozen: bool = False  # the backbone stays as it is
+    backbone_lr: float = 1.0  # factor on the backbone's learning rate
 
 
 @dataclass(frozen=True)
