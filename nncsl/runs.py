@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nncsl import accounting, distributed, engine, evaluation, files, kernels, methods, networks, planner
+from nncsl import accounting, distributed, engine, evaluation, files, kernels, methods, planner
 from nncsl import config as configs
 from nncsl.config import Config, build, parse_bytes
 from nncsl.data.catalog import open_data
@@ -58,7 +58,6 @@ def start(
         assert folder is not None
         return resume(folder, [], quiet=quiet, report=report, tensorboard=tensorboard)
     config = run_folder.with_absolute_paths(methods.settled(config))
-    config = replace(config, network=networks.pinned(config.network))
     device = find_device(config.device)
     source, tasks = ranks.in_turn(lambda: open_data(config))
 
@@ -102,7 +101,6 @@ def resume(
         for override in overrides:
             wanted = build.merge(wanted, configs.renamed(override))
         config = run_folder.with_absolute_paths(build.typed(Config, wanted))
-        config = replace(config, network=networks.pinned(config.network))
         run_folder.refuse_changes(folder, started, config)
         if tensorboard or (folder / events.FOLDER).is_dir():
             events.check_installed()

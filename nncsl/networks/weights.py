@@ -57,7 +57,7 @@ def load(module: nn.Module, config: NetworkConfig) -> None:
 
 def write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
     """Write a file that ``network.weights`` takes, beside and renamed; facts: where it comes from, plain values."""
-    save_file = _safetensors(path).torch.save_file
+    save_file = safetensors_for(path).torch.save_file
     contents = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with files.written_beside(path, advice="choose another --out") as beside:
         save_file(contents, beside, metadata={"nncsl": json.dumps(facts)})
@@ -65,14 +65,10 @@ def write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -
 
 def sha256(path: Path) -> str:
     """Return the checksum of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(file)
-
-
-def _digest(file: Any) -> str:  # Python 3.10
     found = hashlib.sha256()
-    while part := file.read(2**20):
-        found.update(part)
+    with path.open("rb") as file:
+        while part := file.read(2**20):
+            found.update(part)
     return found.hexdigest()
 
 
@@ -91,7 +87,7 @@ def _checked(path: Path, expected: str | None) -> str:
 def _read(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
-            return _safetensors(path).torch.load_file(path)
+            return safetensors_for(path).torch.load_file(path)
         found = torch.load(path, map_location="cpu", weights_only=True)
     except UserError:
         raise
@@ -108,7 +104,8 @@ def _read(path: Path) -> dict[str, Tensor]:
     return dict(found)
 
 
-def _safetensors(path: Path) -> Any:
+def safetensors_for(path: Path) -> Any:
+    """Return the package that reads and writes such files; where it is missing, say how to get it."""
     try:
         import safetensors.torch
     except ImportError as error:

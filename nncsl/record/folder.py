@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nncsl import config as configs
+from nncsl import networks
 from nncsl.config import Config, build
 from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import Source
@@ -82,10 +83,10 @@ def refuse_changes(folder: Path, recorded: dict[str, Any], wanted: Config) -> No
 
 
 def with_absolute_paths(config: Config) -> Config:
-    """So that a run can be resumed from anywhere."""
+    """So that a run can be resumed from anywhere; the file of a backbone's weights is known by its checksum besides."""
     paths = {name: getattr(config, name) for name in ("data_dir", "cache_dir", "class_list")}
     paths["labels"] = config.labels if LabelBudget.parse(config.labels).file else None
     absolute: dict[str, Any] = {name: str(Path(p).expanduser().resolve()) for name, p in paths.items() if p is not None}
     if config.dataset.startswith("folder:"):
         absolute["dataset"] = f"folder:{Path(config.dataset.removeprefix('folder:')).expanduser().resolve()}"
-    return replace(config, **absolute)
+    return replace(config, **absolute, network=networks.pinned(config.network))
