@@ -22,6 +22,7 @@ _OPTIONAL = {
     "tensorboard": 'no event files; pip install "nncsl[tensorboard]"',
     "shtab": 'no shell completion; pip install "nncsl[completion]"',
     "onnxruntime": 'no export to ONNX; pip install "nncsl[export]"',
+    "timm": 'no network.backbone=timm:NAME; pip install "nncsl[backbones]"',
 }
 
 
@@ -97,7 +98,8 @@ def broken_requirements() -> Iterator[str]:
     """Give a sentence for each package among nncsl's whose demands on another one are not met."""
     from packaging.requirements import Requirement
 
-    for name in ("nncsl", "torch", "torchvision", "triton", "numpy", "h5py", "scikit-learn", "matplotlib", "faiss-cpu"):
+    packages = ("nncsl", "torch", "torchvision", "triton", "numpy", "h5py", "scikit-learn", "matplotlib", "faiss-cpu")
+    for name in (*packages, "timm"):
         for text in (metadata.requires(name) or []) if _version(name) else []:
             wanted = Requirement(text)
             found = _version(wanted.name)

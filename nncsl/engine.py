@@ -21,11 +21,12 @@ from nncsl.data.tasks import Stream, Task
 from nncsl.data.views import as_pixels
 from nncsl.distributed import ALONE, Ranks
 from nncsl.methods.base import Answer, Losses, Method, unit_projections
+from nncsl.passes import limits
 from nncsl.record import checkpoint, remembered, snapshots
 from nncsl.record.journal import NoJournal, open_journal
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
-from nncsl.steps import arrival, graphs
+from nncsl.steps import arrival, graphs, stored
 from nncsl.steps.ahead import Ahead
 from nncsl.steps.ahead import chosen as ahead_chosen
 from nncsl.steps.arrival import Setup, look
@@ -71,16 +72,21 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
     journal.rewind(state.task, state.epochs)
     state.peak(teacher=0, bank=0, data=source.nbytes, memory=0)
 
+    for sentence in limits.sentences(method.network, config, ranks):
+        reporter.say(sentence)
+
     lookout = Lookout(config, run.folder, device)
     with Interruption() as interruption, Ahead(on=ahead_chosen(config, device)) as ahead:
         around = Surroundings(config, source.fingerprint, run.folder, device, reporter, interruption, ranks)
         teacher = teachers.open_teacher(method, around)
+        inputs = stored.open_inputs(method, around)
         for index in range(state.task, len(run.tasks)):
             # The task: its data, and how it will be learned.
             setup = set_up(run, stream, state.memory, index, method.keeps())
             if method.remembers_first and state.remembered <= index:
                 remember(run, method, state, stream, setup.task)
                 setup = set_up(run, stream, state.memory, index, method.keeps())
+            setup = inputs.begin(setup, state)
             task = setup.task
             state.steps = [*state.steps[:index], task.steps]
             state.memory_sizes = [*state.memory_sizes[:index], task.remembered]
@@ -111,7 +117,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                 compute = graphs.steps_of(method, scaler, device, reporter.say, shared=ranks.units > 1)
                 prepare = partial(arrival.prepare, method, setup, teacher, whole=ahead.on or device.type != "cpu")
                 for epoch in range(state.epoch, phase.epochs):
-                    pool = teacher.pool(epoch)
+                    pool = inputs.pool(epoch, teacher.pool)
                     started = time.monotonic()
                     moments = (
                         Moment(number, epoch, step, epoch * phase.steps + step, pool)
@@ -167,10 +173,12 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                 method.end(task, state.memory, setup.render)
             measure(run, method, state, task)
             journal.task(index, accuracy=state.accuracy_matrix[-1], seen_accuracy=state.seen_accuracy[-1])
-            reporter.accuracies(index, state.accuracy_matrix[-1], state.seen_accuracy[-1])
+            if method.classifies:
+                reporter.accuracies(index, state.accuracy_matrix[-1], state.seen_accuracy[-1])
             state.end_task()
             save(run, state, method, [], None, teacher, lookout)
         teacher.close()
+        inputs.close()
     return method, state
 
 

@@ -54,7 +54,7 @@ class Lars(torch.optim.Optimizer):
 class ClippedSGD(torch.optim.SGD):
     """SGD whose gradient, that of all parameters together, is first shortened to a norm of at most ``clip``."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], clip: float, **values: Any) -> None:
+    def __init__(self, parameters: Iterable[Any], clip: float, **values: Any) -> None:
         super().__init__(parameters, **values)
         self.clip = clip
 
@@ -71,13 +71,41 @@ def build(module: nn.Module, config: Config) -> Lars:
     """
     trust = config.lars_trust if config.optimizer == "lars" else 0.0
     named = [(name.split("."), p) for name, p in module.named_parameters() if p.requires_grad]
-    body = [p for path, p in named if "head" not in path]
+    body = [p for path, p in named if "head" not in path or _in_backbone(path)]
     groups: list[dict[str, Any]] = [
         {"params": [p for p in body if p.ndim > 1], "weight_decay": config.weight_decay, "trust": trust},
         {"params": [p for p in body if p.ndim <= 1]},
-        {"params": [p for path, p in named if "head" in path], "trust": trust, "peak": config.head_lr},
+        {
+            "params": [p for path, p in named if "head" in path and not _in_backbone(path)],
+            "trust": trust,
+            "peak": config.head_lr,
+        },
     ]
-    return Lars([{"peak": config.lr_peak, **group} for group in groups], momentum=config.momentum)
+    groups = [{"peak": config.lr_peak, **group} for group in groups]
+    return Lars(with_backbone_rate(groups, [module], config, "peak"), momentum=config.momentum)
+
+
+def with_backbone_rate(
+    groups: list[dict[str, Any]], modules: Iterable[nn.Module], config: Config, rate: str = "lr"
+) -> list[dict[str, Any]]:
+    """Return groups of parameters, those of the modules' backbones in groups of their own.
+
+    Their rate, by its name in a group, is the configured factor of the others'.
+    """
+    factor = config.network.backbone_lr
+    if factor == 1:
+        return groups
+    slowed = {id(p) for module in modules for name, p in module.named_parameters() if _in_backbone(name.split("."))}
+    parted = []
+    for group in groups:
+        parts = [[p for p in group["params"] if (id(p) in slowed) == own] for own in (False, True)]
+        parted += [{**group, "params": parts[0]}, {**group, "params": parts[1], rate: factor * group[rate]}]
+    return [group for group in parted if group["params"]]
+
+
+def _in_backbone(path: Sequence[str]) -> bool:
+    """Tell whether a parameter, by the parts of its name, belongs to a network's backbone."""
+    return "stem" in path or "blocks" in path
 
 
 def has_gradient(optimizer: torch.optim.Optimizer) -> bool:

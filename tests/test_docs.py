@@ -37,6 +37,8 @@ SHORT = [
     *("--set", "verify_data=false"),
 ]
 
+SHORT_PRETRAINING = ["--quiet", "--epochs", "1", *SHORT[SHORT.index("--set") :]]
+
 # Why a command is resolved but not run, by the part of it that tells.
 NOT_RUN = {
     r"^bench (?!.*--help)": "takes minutes; the benchmarks' own tests run short forms",
@@ -113,6 +115,7 @@ def prepared(tmp_path_factory):
         (story,) = [line for line in shell_lines((ROOT / "docs" / "use.md").read_text()) if "--out runs/story" in line]
         assert cli.main([*shlex.split(story)[1:], *SHORT]) == 0
         assert cli.main(["train", "--continue", "runs/story", "--dataset", "folder:later", "--quiet"]) == 0
+        assert cli.main(["pretrain", "--dataset", "digits", "--out", "digits.safetensors", *SHORT_PRETRAINING]) == 0
         shutil.copytree("runs/digits-nncsl-seed0", "runs/first")
         shutil.copytree("runs/digits-nncsl-seed0", "runs/half-done", ignore=shutil.ignore_patterns("summary.json"))
     return folder
@@ -134,6 +137,9 @@ def run(words):
     out = next((Path(words[at + 1]) for at, word in enumerate(words) if word in flags), None)
     if words[0] == "train" and out is not None:
         shutil.rmtree(out, ignore_errors=True)
+    if words[0] == "pretrain":
+        out.unlink(missing_ok=True)
+        words = [*words, *SHORT_PRETRAINING]
     if words[0] == "train":
         goes_on = "--resume" in words or "--continue" in words
         if not goes_on:  # as written it must be possible, too: what is shortened may hide a mistake
@@ -209,7 +215,7 @@ def test_extras_that_pages_and_errors_name_exist():
         path.read_text() for path in (*PAGES, *(ROOT / "nncsl").rglob("*.py"), *(ROOT / "featurebank").glob("*.py"))
     ]
     named = {name for text in texts for name in re.findall(r'(?:nncsl|"\.)\[(\w+)\]', text)}
-    assert {"cpu", "gpu", "tensorboard", "completion", "export", "hf"} <= named <= extras
+    assert {"cpu", "gpu", "tensorboard", "completion", "export", "hf", "backbones"} <= named <= extras
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name not in OWN_TESTS], ids=lambda page: page.name)

@@ -142,6 +142,7 @@ def run(entry: Entry, threads: int, data_dir: str | None) -> str:
         "summary": json.loads((entry.folder / "summary.json").read_text()),
         "command": "nncsl train " + " ".join(entry.arguments),
         "config": build.plain(entry.config),
+        "weights_sha256": config.read(entry.folder / "config.yaml").network.weights_sha256,
         "commit": commit,
         "machine": {"processor": processor(), "cores": os.cpu_count(), "threads": threads},
         # Of the whole process: data, sweeps and evaluation too. A resumed run's first part is not known any more.
@@ -210,7 +211,10 @@ def _settings(recorded: Record) -> Config | None:
 
 
 def _comparable(settings: Config) -> Config:
-    return replace(settings, data_dir=None, cache_dir=None, device="auto")
+    network = settings.network
+    if network.weights is not None:  # wherever they lie; their checksum is in the record
+        network = replace(network, weights=Path(network.weights).name, weights_sha256=None)
+    return replace(settings, data_dir=None, cache_dir=None, device="auto", network=network)
 
 
 def _short(value: float | None) -> float | None:

@@ -20,6 +20,7 @@ from nncsl.cli import (
     metrics,
     plan,
     predict,
+    pretrain,
     report,
     train,
 )
@@ -29,6 +30,7 @@ from nncsl.version import __version__
 # In the order in which the help shows them.
 COMMANDS = (
     train,
+    pretrain,
     plan,
     evaluate,
     predict,

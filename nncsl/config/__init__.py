@@ -33,7 +33,7 @@ TeacherMode = Literal["features", "model", "none"]
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """A residual network: ResNet-18 is width 64 with blocks [2, 2, 2, 2]."""
+    """A backbone and its projector. The residual network of the presets: ResNet-18 is width 64, blocks [2, 2, 2, 2]."""
 
     stem: Literal["cifar", "imagenet"] = "cifar"
     width: int = 64
@@ -41,6 +41,11 @@ class NetworkConfig:
     hidden: int = 512
     projection: int = 128
     stem_padding: int = 1  # of the CIFAR stem's 3x3 convolution; the authors have 2, hence maps of 34 pixels
+    backbone: str = "residual"  # or resnet18, resnet34, resnet50, wide_resnet50_2, timm:NAME, module:function
+    weights: str | None = None  # a file of the backbone's
+    weights_sha256: str | None = None  # of that file; filled in when a run starts
+    frozen: bool = False  # the backbone stays as it is
+    backbone_lr: float = 1.0  # factor on the backbone's learning rate
 
 
 @dataclass(frozen=True)
@@ -205,6 +210,8 @@ def _check_ranges(config: Config) -> None:
     """Everything that can be judged without looking at the data."""
     at_least = {"tasks": 1, "memory": 0, "unlabeled_memory": 0, "epochs": 1, "micro_batch": 0, "head_outputs": 0}
     at_least |= {"bank_views": 1, "bank_support_views": 0, "bank_refresh_epochs": 0}
+    if not config.network.backbone_lr > 0:
+        raise ConfigError(f"network.backbone_lr={config.network.backbone_lr}: expected above 0; or network.frozen=true")
     if config.network.stem_padding < 0:
         raise ConfigError(f"network.stem_padding={config.network.stem_padding}: expected 0 or more")
     if min(config.network.width, config.network.hidden, config.network.projection, *config.network.blocks, 1) < 1:

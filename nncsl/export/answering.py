@@ -1,7 +1,7 @@
 """What is exported: pixels in [0, 1] to scores and probabilities of the classes that a run has met."""
 
 import copy
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -76,7 +76,7 @@ def described(model: Model) -> dict[str, Any]:
             "normalization": {"mean": list(views.mean), "std": list(views.std), "where": "inside: don't apply it"},
         },
         "outputs": {"scores": ["n", len(model.classes)], "probabilities": ["n", len(model.classes)]},
-        "network": asdict(config.network),
+        "network": asdict(replace(config.network, weights=None, weights_sha256=None)),  # all weights are in here
         "columns": list(model.run.seen),
         "all_classes": model.run.method.network.head.out_features,  # of the head: some may be for later
     }

@@ -29,6 +29,7 @@ from nncsl.methods.nncsl import NNCSL
 from nncsl.methods.oewc import OEWC
 from nncsl.methods.ordisco import ORDisCo
 from nncsl.methods.paws import PAWS
+from nncsl.methods.pretrain import Pretrain
 from nncsl.methods.pseudoer import PseudoER
 from nncsl.methods.supervised import ER, Finetune
 from nncsl.methods.xder import XDER
@@ -54,13 +55,15 @@ METHODS: dict[str, type[Method]] = {
     "gdumb": GDumb,
     "joint": Joint,
 }
+# What a command of its own runs; it is not compared with the others.
+_APART: dict[str, type[Method]] = {"pretrain": Pretrain}
 
 
 def find(name: str) -> type[Method]:
     """Return the method of that name."""
-    if name not in METHODS:
+    if name not in METHODS | _APART:
         raise ConfigError(f"method={name!r}: expected one of {', '.join(METHODS)}")
-    return METHODS[name]
+    return (METHODS | _APART)[name]
 
 
 def values(name: str, dataset: str) -> dict[str, Any]:
@@ -128,6 +131,11 @@ def build(config: Config, num_classes: int) -> Method:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)  # for modules of the method's own
         return method(network, config, own(config))
+
+
+def rebuild(config: Config, num_classes: int) -> Method:
+    """Return the configured method for values of a checkpoint: the file that its weights came from is not needed."""
+    return build(replace(config, network=replace(config.network, weights=None)), num_classes)
 
 
 def begin(method: Method, number: int, phase: Phase, task: Task) -> list[torch.optim.Optimizer]:

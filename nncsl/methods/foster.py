@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nncsl import objectives, replay
+from nncsl import objectives, optim, replay
 from nncsl.batches import Batch, Draws, Moment
 from nncsl.config import Config
 from nncsl.data.tasks import Task
@@ -96,7 +96,8 @@ class FOSTER(Method):
             del self.aux
         trained = [p for p in self.parameters() if p.requires_grad]
         decay = 0.0 if phase.name == "compress" else self.own.weight_decay
-        return [torch.optim.SGD(trained, lr=self.own.lr, momentum=self.own.momentum, weight_decay=decay)]
+        groups = optim.with_backbone_rate([{"params": trained, "lr": self.own.lr}], [self], self.config)
+        return [torch.optim.SGD(groups, lr=self.own.lr, momentum=self.own.momentum, weight_decay=decay)]
 
     def mode(self, phase: Phase, task: Task) -> None:
         super().mode(phase, task)

@@ -83,7 +83,9 @@ class GDumb(Method):
         self.network.load_state_dict(networks.build(self.config.network, channels, classes, seed).state_dict())
         own = self.own
         values = {"lr": own.lr, "momentum": own.momentum, "weight_decay": own.weight_decay}
-        return [optim.ClippedSGD(self.network.parameters(), own.clip, **values)]
+        groups = [{"params": list(self.network.parameters()), **values}]
+        groups = optim.with_backbone_rate(groups, [self.network], self.config)
+        return [optim.ClippedSGD(groups, own.clip, **values)]
 
     def draw(self, draws: Draws, now: Moment) -> Batch:
         ids = draws.in_turn(np.sort(draws.memory.ids), now, self.own.batch, "memory")

@@ -22,6 +22,7 @@ class NNCSL(Method):
 
     distills: ClassVar[bool] = True
     without_labels: ClassVar[str] = "remembered labels train the head, and the old network's neighborhoods are kept"
+    sees_features: ClassVar[bool] = True
     filters: ClassVar[bool] = True  # whether unlabeled images are compared with their own task's supports only
 
     def __init__(self, network: Network, config: Config, own: Any) -> None:
@@ -111,9 +112,9 @@ class NNCSL(Method):
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """L_SNN, L_MEM and what the large views are taken for, [2 N]: places among the classes of all groups.
 
-        None without supports for them. queries [views * N, D], supports [K, D] by whose they are. With the filter, images of the current task meet the
-        current supports and remembered unlabeled images the old ones: labeled and unlabeled images then have the same
-        classes, which L_MEM relies on.
+        None without supports for them. queries [views * N, D], supports [K, D] by whose they are. With the filter,
+        images of the current task meet the current supports and remembered unlabeled images the old ones: labeled and
+        unlabeled images then have the same classes, which L_MEM relies on.
         """
         config, notes, device = self.config, step.notes, queries.device
         queries = queries.unflatten(0, (-1, len(step.batch["large"]) // 2))

@@ -55,7 +55,8 @@ class OEWC(Finetune):
     def guarded(self) -> list[Tensor]:
         """What the loss reaches: backbone and head, not the projector."""
         network = self.network
-        return [p for module in (network.stem, network.blocks, network.head) for p in module.parameters()]
+        reached = (p for module in (network.stem, network.blocks, network.head) for p in module.parameters())
+        return [p for p in reached if p.requires_grad]
 
     @classmethod
     def uncontinued(cls, *, grown: bool) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nncsl import networks
+from nncsl import networks, optim
 from nncsl.batches import Batch, Draws, Moment, Render, plain_keys
 from nncsl.config import Config
 from nncsl.data.rng import permutation, stream_key
@@ -57,12 +57,11 @@ class ORDisCo(Method):
         return [Phase("train", self.config.epochs, task.steps, schedules.constant())]
 
     def begin(self, phase: Phase, task: Task) -> list[torch.optim.Optimizer]:
-        own, weights = self.own, self.network.parameters()
-        self._of_classifier: torch.optim.Optimizer
-        if own.optimizer == "adam":
-            self._of_classifier = torch.optim.Adam(weights, own.lr or 0.003)
-        else:
-            self._of_classifier = torch.optim.SGD(weights, own.lr or 0.1)
+        own, weights = self.own, list(self.network.parameters())
+        rate = own.lr or (0.003 if own.optimizer == "adam" else 0.1)
+        groups = optim.with_backbone_rate([{"params": weights, "lr": rate}], [self.network], self.config)
+        kind = torch.optim.Adam if own.optimizer == "adam" else torch.optim.SGD
+        self._of_classifier: torch.optim.Optimizer = kind(groups, rate)
         of_generator, self._of_discriminator = (
             torch.optim.Adam(player.parameters(), own.gan_lr, own.gan_betas)
             for player in (self.generator, self.discriminator)

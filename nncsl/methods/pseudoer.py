@@ -41,6 +41,7 @@ class PseudoER(PAWS, ER):
     run, with true labels, is the labeler's.
     """
 
+    sees_features: ClassVar[bool] = False  # a learner of its own views follows
     measured: ClassVar[Mapping[str, str]] = {"paws": "labeler_accuracy"}
     guessed: ClassVar[tuple[str, ...]] = ("large", "labeled")
     needs_labels: ClassVar[str] = "it learns from labels that are guessed by the task's own ones; give it one a class"

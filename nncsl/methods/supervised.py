@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from nncsl import objectives
+from nncsl import objectives, optim
 from nncsl.batches import Batch, Draws, Moment
 from nncsl.data.tasks import Task
 from nncsl.methods import schedules
@@ -48,8 +48,9 @@ class Finetune(Method):
 
     def sgd(self, *modules: torch.nn.Module, **other: Any) -> torch.optim.Optimizer:
         """Return the plain optimizer of some modules, with other values than the settings' where given."""
-        own = {"lr": self.own.lr, "momentum": self.own.momentum, "weight_decay": self.own.weight_decay}
-        return torch.optim.SGD([p for module in modules for p in module.parameters()], **(own | other))
+        own = {"lr": self.own.lr, "momentum": self.own.momentum, "weight_decay": self.own.weight_decay, **other}
+        parameters = [p for module in modules for p in module.parameters()]
+        return torch.optim.SGD(optim.with_backbone_rate([{"params": parameters, **own}], modules, self.config), **own)
 
     def draw(self, draws: Draws, now: Moment) -> Batch:
         size = self.config.labeled_batch

@@ -41,8 +41,11 @@ def forward(network: Network, passes: Passes) -> Forward:
     """The network's forward pass with the memory that ``passes`` allows; outputs and gradients stay the same.
 
     With frozen BatchNorm images are independent, so micro-batches change nothing. With training BatchNorm every
-    layer's statistics are those of the whole batch: see :mod:`nncsl.passes.batchnorm`.
+    layer's statistics are those of the whole batch: see :mod:`nncsl.passes.batchnorm`. A backbone that trains BatchNorm
+    in places that are not known takes the whole batch: :mod:`nncsl.passes.limits` says so beforehand.
     """
+    if network.frozen:  # its maps are not kept for a backward pass that never reaches them
+        return lambda images: network.project(in_parts(network.features, images, passes.micro_batch))
     whole: Forward = (lambda images: _recomputed(network, images)) if passes.recompute else network
     if not passes.micro_batch:
         return whole
@@ -50,6 +53,8 @@ def forward(network: Network, passes: Passes) -> Forward:
 
     def in_micro_batches(images: Tensor) -> Outputs:
         if trains_batchnorm(network):  # asked in every pass: a method may change modes within a step
+            if not network.divided and trains_batchnorm(network.blocks):
+                return whole(images)
             return batchnorm.forward(network, [images], passes)
         return Outputs(*_replay(whole, network, images, passes.micro_batch))
 
@@ -83,21 +88,24 @@ def inference_batch(network: Network, size: int) -> int:
     As many as make a first map, the largest of all, of 8 MiB: small networks would spend their time on calls otherwise.
     It depends on network and image size alone, whatever the training batch is, so that the stored bits do not either.
     """
-    first = next(module for module in network.stem if isinstance(module, nn.Conv2d))
-    side = (size + 2 * int(first.padding[0]) - first.kernel_size[0]) // first.stride[0] + 1
-    return min(256, max(16, 2**21 // (first.out_channels * side**2)))
+    channels, side = 64, size // 2  # as in an ImageNet stem, where nobody knows what the backbone begins with
+    if network.divided:
+        first = next(module for module in network.stem if isinstance(module, nn.Conv2d))
+        side = (size + 2 * int(first.padding[0]) - first.kernel_size[0]) // first.stride[0] + 1
+        channels = first.out_channels
+    return min(256, max(16, 2**21 // (channels * side**2)))
 
 
-def trains_batchnorm(network: Network) -> bool:
+def trains_batchnorm(network: nn.Module) -> bool:
     """Tell whether images of a batch meet: in any BatchNorm that takes its statistics from them."""
     return any(module.training for module in network.modules() if isinstance(module, _BatchNorm))
 
 
 def _recomputed(network: Network, images: Tensor) -> Outputs:
     x = network.prepare(images)
-    for piece in (network.stem, *network.blocks):
+    for piece in (network.stem, *network.blocks) if network.divided else network.blocks:
         (x,) = _replay(lambda part, piece=piece: (piece(part),), piece, x, len(x) or 1)  # type: ignore[misc]
-    return network.finish(x)
+    return network.project(network.pool(x))
 
 
 def _replay(piece: Piece, owner: nn.Module, x: Tensor, size: int) -> tuple[Tensor, ...]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nncsl.networks import Block, Network, Outputs
-from nncsl.passes import Passes, autocast_state
+from nncsl.passes import Passes, autocast_state, trains_batchnorm
 from nncsl.passes.moments import BatchNorm, Moments, OneUnit, Statistics, Units, merge
 from nncsl.passes.spill import Store, open_store
 
@@ -38,32 +38,56 @@ def forward(network: Network, images: Sequence[Tensor], passes: Passes, units: U
 
     Activations are those of ``passes.micro_batch`` images at a time; 0: of a unit.
     """
-    anchor = next(network.parameters())  # autograd skips functions without an input that needs a gradient
+    anchor = network.projector[0].weight  # autograd skips functions without an input that needs a gradient
     return Outputs(*_Staged.apply(network, images, passes, units or OneUnit(), anchor))
 
 
 def cut(network: Network) -> tuple[list[Segment], dict[str, BatchNorm]]:
-    """The network's segments in order, and which BatchNorm normalizes the values at which cut."""
-    convolution, stem_norm, *rest = network.stem
-    segments = [Segment(("images",), ("stem",), lambda images: (convolution(network.prepare(images)),))]
-    norms = {"stem": _norm(stem_norm)}
-    reads: tuple[str, ...] = ("stem",)
-    join: Callable[..., Tensor] = nn.Sequential(*rest)
-    for index, block in enumerate(network.blocks):
-        assert isinstance(block, Block)
-        first, second, skip = (f"block {index} {name}" for name in ("first", "second", "skip"))
-        segments.append(Segment(reads, (first, skip), partial(_enter, join, block)))
-        segments.append(Segment((first,), (second,), partial(_activate, block.conv2)))
-        norms |= {first: block.bn1, second: block.bn2}
-        if isinstance(block.shortcut, nn.Sequential):
-            norms[skip] = _norm(block.shortcut[1])
-        reads, join = (second, skip), _join
-    layers = list(network.projector)
-    segments.append(Segment(reads, ("features", "hidden 1"), partial(_pool, join, layers[0])))
-    segments.append(Segment(("hidden 1",), ("hidden 2",), partial(_activate, layers[3])))
-    segments.append(Segment(("hidden 2",), ("projections",), partial(_activate, layers[6])))
-    norms |= {"hidden 1": _norm(layers[1]), "hidden 2": _norm(layers[4])}
-    return segments, norms
+    """The network's segments in order, and which BatchNorm normalizes the values at which cut.
+
+    A backbone without BatchNorm that trains (a vision transformer, one that is frozen) is part of the first segment.
+    """
+    segments: list[Segment] = []
+    norms: dict[str, BatchNorm] = {}
+    reads: tuple[str, ...] = ("images",)
+    join: Callable[..., Tensor] = network.features
+    if trains_batchnorm(network.blocks):
+        convolution, stem_norm, *rest = network.stem
+        segments.append(Segment(reads, ("stem",), lambda images: (convolution(network.prepare(images)),)))
+        norms["stem"] = _norm(stem_norm)
+        reads, join = ("stem",), nn.Sequential(*rest)
+        for index, block in enumerate(network.blocks):
+            (first, *later), shortcut = layers_of(block)
+            name, skip = f"block {index} layer 1", f"block {index} skip"
+            segments.append(Segment(reads, (name, skip), partial(_enter, join, first.convolution, shortcut)))
+            norms[name] = first.norm
+            for number, layer in enumerate(later, 2):
+                before, name = name, f"block {index} layer {number}"
+                segments.append(Segment((before,), (name,), partial(_activate, layer.convolution)))
+                norms[name] = layer.norm
+            if shortcut is not None:
+                norms[skip] = shortcut.norm
+            reads, join = (name, skip), _join
+    hidden = list(network.projector)
+    segments.append(Segment(reads, ("features", "hidden 1"), partial(_pool, network, join, hidden[0])))
+    segments.append(Segment(("hidden 1",), ("hidden 2",), partial(_activate, hidden[3])))
+    segments.append(Segment(("hidden 2",), ("projections",), partial(_activate, hidden[6])))
+    return segments, norms | {"hidden 1": _norm(hidden[1]), "hidden 2": _norm(hidden[4])}
+
+
+class Layer(NamedTuple):
+    """A convolution and the BatchNorm behind it."""
+
+    convolution: nn.Module
+    norm: BatchNorm
+
+
+def layers_of(block: Any) -> tuple[list[Layer], Layer | None]:
+    """The layers of a residual block, ReLU between them, and its shortcut's, if that has one: ours or torchvision's."""
+    numbers = [k for k in (1, 2, 3) if hasattr(block, f"conv{k}")]
+    layers = [Layer(getattr(block, f"conv{k}"), _norm(getattr(block, f"bn{k}"))) for k in numbers]
+    shortcut = block.shortcut if isinstance(block, Block) else block.downsample
+    return layers, Layer(shortcut[0], _norm(shortcut[1])) if isinstance(shortcut, nn.Sequential) else None
 
 
 def _norm(module: nn.Module) -> BatchNorm:
@@ -71,21 +95,23 @@ def _norm(module: nn.Module) -> BatchNorm:
     return module
 
 
-def _enter(join: Callable[..., Tensor], block: Block, *values: Tensor) -> tuple[Tensor, ...]:
+def _enter(
+    join: Callable[..., Tensor], convolution: nn.Module, shortcut: Layer | None, *values: Tensor
+) -> tuple[Tensor, ...]:
     x = join(*values)
-    return block.conv1(x), block.shortcut[0](x) if isinstance(block.shortcut, nn.Sequential) else x
+    return convolution(x), x if shortcut is None else shortcut.convolution(x)
 
 
-def _join(second: Tensor, skip: Tensor) -> Tensor:
-    return F.relu(second + skip, inplace=True)
+def _join(last: Tensor, skip: Tensor) -> Tensor:
+    return F.relu(last + skip, inplace=True)
 
 
 def _activate(layer: nn.Module, value: Tensor) -> tuple[Tensor, ...]:
     return (layer(F.relu(value, inplace=True)),)
 
 
-def _pool(join: Callable[..., Tensor], layer: nn.Module, *values: Tensor) -> tuple[Tensor, ...]:
-    features = join(*values).mean(dim=(2, 3))
+def _pool(network: Network, join: Callable[..., Tensor], layer: nn.Module, *values: Tensor) -> tuple[Tensor, ...]:
+    features = network.pool(join(*values))
     return features, layer(features)
 
 
@@ -147,8 +173,9 @@ class _Staged(torch.autograd.Function):
                         for name, value in zip(segment.reads, values, strict=True)
                     ]
                     outputs = segment.run(*normalized)
-                wanted = [outputs[index] for index in used]
-                into = [arriving.take(segment.writes[index], k, outputs[index].detach()) for index in used]
+                trained = [index for index in used if outputs[index].requires_grad]  # not a frozen backbone's features
+                wanted = [outputs[index] for index in trained]
+                into = [arriving.take(segment.writes[index], k, outputs[index].detach()) for index in trained]
                 with ctx.units.into(unit):
                     torch.autograd.backward(wanted, into)
                 for name, value in zip(segment.reads, values, strict=True):

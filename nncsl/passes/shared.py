@@ -170,7 +170,7 @@ class _Shared(torch.autograd.Function):
         gradients.end_pass()
         for place, outputs in own:
             chosen = np.concatenate(rows) if place is None else rows[place]
-            wanted = [k for k, gradient in enumerate(whole) if gradient is not None]
+            wanted = [k for k, gradient in enumerate(whole) if gradient is not None and outputs[k].requires_grad]
             into = [whole[k][torch.from_numpy(chosen).to(whole[k].device)] for k in wanted]  # type: ignore[index, union-attr]
             if not wanted:
                 continue

@@ -1,6 +1,7 @@
 """The first and the last tasks as a method will meet them, before there is any data: images are numbers here."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,10 +11,13 @@ from nncsl.batches import Draws, Moment
 from nncsl.config import Config
 from nncsl.data.division import divided
 from nncsl.data.tasks import Task
+from nncsl.distributed import ALONE
+from nncsl.featurebank.codecs import make_codec
 from nncsl.methods.base import Asked, Method
 from nncsl.planner.measure import Load
 from nncsl.planner.sizes import Sizes
 from nncsl.replay import Memory
+from nncsl.steps import stored
 from nncsl.teachers.bank import pool_sizes
 
 
@@ -70,6 +74,23 @@ def rows(config: Config, asks: list[Asked]) -> int:
     """Return how many rows a bank of these answers has."""
     slots = pool_sizes(config, {each.kind for each in asks})
     return sum(len(each.ids) * slots[each.kind] for each in asks)
+
+
+class StoredRows(NamedTuple):
+    """Rows of stored inputs, and bytes of their features."""
+
+    rows: int
+    features: int
+
+
+def inputs(method: Method, sizes: Sizes, ranks: int) -> StoredRows:
+    """Return what the last task stores of a frozen backbone's features; nothing where steps see pixels."""
+    if ranks > 1 or not stored.storable(method, ALONE):
+        return StoredRows(0, 0)
+    images = stored.images_by_kind(method.config, *task_and_memory(method, sizes, -1))
+    slots = pool_sizes(method.config, images)
+    rows = sum(len(ids) * slots[kind] for kind, ids in images.items())
+    return StoredRows(rows, rows * make_codec(stored.CODEC, method.network.head.in_features).row_bytes)
 
 
 def answer_size(method: Method, asks: list[Asked], device: torch.device) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from nncsl import methods, networks
+from nncsl import accounting, methods, networks
 from nncsl.config import Config, TeacherMode, parse_bytes
 from nncsl.errors import ConfigError
 from nncsl.featurebank.codecs import make_codec
@@ -84,6 +84,9 @@ class Options:
             )
         self._loads = {first: imagined.load(method, sizes, first=first).share(ranks) for first in (True, False)}
         self._student = networks.nbytes(method)  # with the modules that its last task has
+        frozen = config.network.frozen
+        self._trained = accounting.gradient_bytes(method) if frozen else self._student
+        self._inputs = imagined.inputs(method, sizes, ranks)
         self._asks = imagined.asked(method, sizes)
         self._answer_size = imagined.answer_size(method, self._asks, device)
         self._meter = measure.Meter(method.network, config, device)
@@ -141,12 +144,12 @@ class Options:
         return option
 
     def _on_disk(self, config: Config) -> float:
-        """Bytes of files: the bank's, whatever is kept in memory of it, and the cuts that are moved there."""
+        """Bytes of files: the bank's, whatever is kept in memory of it, stored inputs, and moved cuts."""
         first, how = self._loads[True], self._passes(config)
-        cuts = 0.0
+        cuts = float(self._inputs.features + self._inputs.rows * _KEY_BYTES)
         if config.micro_batch and config.spill == "disk":
             kept = self._meter.step(first, replace(how, spill="device")).rise
-            cuts = max(0.0, kept - self._meter.step(first, how).rise)
+            cuts += max(0.0, kept - self._meter.step(first, how).rise)
         if not self._has_teacher(config, "features"):
             return cuts
         # A refresh writes new sets beside the old ones; the weights of teacher and student lie in files meanwhile.
@@ -162,14 +165,16 @@ class Options:
         rise, load = max(costs, key=lambda pair: pair[0].rise + self._pixels(pair[1]))
         parts = {
             "student": self._student,
-            "gradients": self._student,
-            "optimizer": self._student,
+            "gradients": self._trained,
+            "optimizer": self._trained,
             "teacher": self._student if self._has_teacher(config, "model") else 0,
             "bank": self._bank_in_memory(config) if self._has_teacher(config, "features") else 0,
             "data": 0 if self._on_gpu else self._sizes.data_bytes,
             "pixels": self._pixels(load),
             "rest": _REST,
         }
+        if self._inputs.rows:
+            parts["inputs"] = self._inputs_in_memory(config)
         parts["activations"] = int(max(rise.rise - parts["gradients"], self._between_steps(config, parts["bank"])))
         return Option(config, parts, seconds)
 
@@ -198,7 +203,15 @@ class Options:
     def _bank_in_memory(self, config: Config) -> int:
         if self._on_gpu:
             return self._bank_bytes(config) if config.bank_residency == "device" else 0
-        features = self._feature_bytes(config)
-        if config.bank_residency == "disk" and features > LARGEST_MAPPING:  # smaller ones are mapped, and so resident
-            features = 0
-        return features + self._bank_rows(config) * _KEY_BYTES
+        return _resident(config, self._feature_bytes(config)) + self._bank_rows(config) * _KEY_BYTES
+
+    def _inputs_in_memory(self, config: Config) -> int:
+        rows, features = self._inputs
+        if self._on_gpu:
+            return features + rows * _KEY_BYTES if config.bank_residency == "device" else 0
+        return _resident(config, features) + rows * _KEY_BYTES
+
+
+def _resident(config: Config, features: int) -> int:
+    """Bytes of stored features that stay in memory; on disk, small files are mapped, and so resident."""
+    return 0 if config.bank_residency == "disk" and features > LARGEST_MAPPING else features

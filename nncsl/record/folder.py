@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nncsl import config as configs
+from nncsl import networks
 from nncsl.config import Config, build
 from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import Source, dataset_name, own_place
@@ -18,7 +19,7 @@ from nncsl.record import tensorboard as events
 
 # Where data lies, what computes, and how much memory that takes: none of it decides what a run learns.
 MOVABLE = ("data_dir", "cache_dir", "device", "memory_budget", "micro_batch", "recompute", "spill", "bank_residency",
-           "prefetch", "cuda_graph", "ranks_timeout")  # fmt: skip
+           "prefetch", "cuda_graph", "ranks_timeout", "network.weights")  # fmt: skip
 
 _LONGEST_NAME = 80  # of a data set, in the name of a run's folder
 
@@ -81,7 +82,7 @@ def new_folder(folder: Path | None, config: Config) -> Path:
 def _nothing_to_lose(folder: Path) -> bool:
     """An empty folder, or one whose run ended before its first checkpoint."""
     ours = {"config.yaml", "plan.json", "tasks.json", "command.txt", "metrics.jsonl", "checkpoint", "memory"}
-    ours |= {events.FOLDER, "earlier.json", "snapshots"}
+    ours |= {events.FOLDER, "earlier.json", "snapshots", "inputs"}
     if not folder.is_dir():
         return False
     names = {path.name.replace(".new", "").removeprefix(".") for path in folder.iterdir()}
@@ -118,11 +119,11 @@ def refuse_changes(folder: Path, recorded: dict[str, Any], wanted: Config) -> No
 
 
 def with_absolute_paths(config: Config) -> Config:
-    """So that a run can be resumed from anywhere."""
+    """So that a run can be resumed from anywhere; the file of a backbone's weights is known by its checksum besides."""
     paths = {name: getattr(config, name) for name in ("data_dir", "cache_dir", "class_list")}
     paths["labels"] = config.labels if LabelBudget.parse(config.labels).file else None
     absolute: dict[str, Any] = {name: str(Path(p).expanduser().resolve()) for name, p in paths.items() if p is not None}
     kind, place = own_place(config.dataset)
     if place is not None:
         absolute["dataset"] = f"{kind}:{place.resolve()}"
-    return replace(config, **absolute)
+    return replace(config, **absolute, network=networks.pinned(config.network))

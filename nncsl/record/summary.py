@@ -36,15 +36,18 @@ def summarize(state: RunState, config: Config) -> dict[str, Any]:
     }
 
 
-def results(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the lines of the table."""
+def results(summary: dict[str, Any], *, classifies: bool = True) -> list[tuple[str, str]]:
+    """Return the lines of the table; of a method that does not classify, those that are not about accuracy."""
     memory = summary["peak_memory"]
     parts = [f"{name} {size / 1e6:.1f}" for name, size in memory.items() if name not in NO_PARTS]
-    rows = [
+    accuracies = [
         ("average accuracy", _or_dash(summary["average_accuracy"], "%")),
         ("average incremental accuracy", _or_dash(summary["average_incremental_accuracy"], "%")),
         ("forgetting", _or_dash(summary["forgetting"])),
         ("backward / forward transfer", f"{_or_dash(summary['bwt'])} / {_or_dash(summary['fwt'])}"),
+    ]
+    rows = [
+        *(accuracies if classifies else []),
         ("training", f"{summary['seconds']:.0f} s, {summary['images_per_second']:.0f} images/s"),
         ("peak memory", f"{memory['total'] / 1e6:.0f} MB ({', '.join(parts)})"),
     ]

@@ -28,6 +28,7 @@ MEMORY_PARTS = {
     "activations": "kept for the backward pass of a step",
     "teacher": "a second network",
     "bank": "the stored projections in memory",
+    "inputs": "what a frozen backbone made of the views, stored",
     "data": "images",
     "memory": "images kept of earlier tasks; they are among the data",
     "generator": "makes images of earlier tasks",

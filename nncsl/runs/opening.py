@@ -60,7 +60,7 @@ def reopen(folder: Path) -> Trained:
     source, tasks = earlier.open_run(folder, config)
     device = find_device(config.device)
     state = RunState.unpack(saved["state"])
-    method = methods.build(config, source.num_classes).to(device)
+    method = methods.rebuild(config, source.num_classes).to(device)
     methods.restore(method, saved, tasks, state)
     return Trained(config, state, source, tasks, method, device)
 

@@ -197,7 +197,8 @@ def _train(
         if not ranks.writes:
             return summary
         files.write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
-        reporter.table(f"results, in {folder}", summaries.results(summary))
+        classifies = methods.find(config.method).classifies
+        reporter.table(f"results, in {folder}", summaries.results(summary, classifies=classifies))
     if report:
         write_report(folder, (source, tasks))
     return summary

@@ -48,7 +48,7 @@ def restore(folder: Path, device: str = "auto") -> Restored:
     if not trained:
         raise UserError(f"{folder} has not been trained yet: it can't predict anything")
     where = runs.find_device(device)
-    method = methods.build(config, tasks[0].num_classes).to(where)
+    method = methods.rebuild(config, tasks[0].num_classes).to(where)
     methods.restore(method, saved, tasks, state)
     names = _class_names(folder, config, state, method)
     return Restored(folder, config, state, method.eval(), where, names, tuple(sorted(tasks[trained - 1].seen)))

@@ -38,10 +38,12 @@ def test_packages_that_do_not_fit_are_named(tmp_path):
     install(tmp_path, "kernels", "0.9")
     install(tmp_path, "faiss-cpu", "1.15")
     install(tmp_path, "faiss-gpu", "1.15")
+    install(tmp_path, "timm", "0.1", "torch>=99")
     install(tmp_path, "nncsl", "0.0.1", "numpy>=99", "absent-package>=2", "nothing; extra == 'dev'")
     said = consult(tmp_path, cwd=tmp_path)
     conflicts = said.split("conflicts:")[1].split("slow:")[0]
     assert "kernels (Hugging Face's)" in conflicts and "overwrite each other" in conflicts
+    assert f"timm needs torch>=99, {metadata.version('torch')} is installed" in conflicts
     assert f"nncsl needs numpy>=99, {metadata.version('numpy')} is installed" in conflicts
     assert "nncsl needs absent-package>=2, which is not installed" in conflicts and "nothing" not in conflicts
     assert f"pip knows nncsl 0.0.1, this is {__version__}" in conflicts
