@@ -23,6 +23,11 @@ def add(commands: Any) -> None:
     add_settings(parser, list(SETTINGS))
     parser.add_argument("--out", metavar="DIR", help="where the run goes (default: a new folder below runs/)")
     parser.add_argument("--resume", metavar="DIR", help="continue the run in DIR; everything else comes from there")
+    parser.add_argument(
+        "--previous",
+        action="store_true",
+        help="with --resume: from the checkpoint before the last one, if that is damaged",
+    )
     parser.add_argument("--ranks", type=int, metavar="N", help="share the run between N processes of this machine")
     parser.add_argument(
         "--max-restarts", type=int, default=0, metavar="N", help="with --ranks: go on by itself after a rank has died"
@@ -48,7 +53,7 @@ def _train(arguments: argparse.Namespace) -> int:
     }
     try:
         if arguments.resume:
-            runs.resume(Path(arguments.resume), overrides(arguments), **options)
+            runs.resume(Path(arguments.resume), overrides(arguments), previous=arguments.previous, **options)
         else:
             folder = Path(arguments.out) if arguments.out else None
             again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0

@@ -1,6 +1,7 @@
 """The feature bank as teacher: swept when a phase begins, read at every step, refreshed and evicted in time."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from nncsl.config import Config
 from nncsl.data.policy import KINDS
 from nncsl.data.tasks import Task
 from nncsl.errors import UserError
-from nncsl.featurebank import FeatureBank, fingerprint
+from nncsl.featurebank import BankError, FeatureBank, fingerprint
 from nncsl.methods.base import Asked, Method, Phase
 from nncsl.passes import inference_batch
 from nncsl.record import checkpoint
@@ -35,6 +36,7 @@ class BankTeacher(Teacher):
         self._method, self._around, self._config = method, around, around.config
         self._ranks = around.ranks
         self._bank: FeatureBank | None = None  # of rank 0, which reads and writes for all
+        self._saved_generation: int | None = None  # that the last checkpoint refers to
         self._dim = 0
         self._asks: Mapping[str, Asked] = {}
 
@@ -46,6 +48,7 @@ class BankTeacher(Teacher):
         self._refreshes = others and 0 < self._config.bank_refresh_epochs < phase.epochs
         if not asks:
             return
+        self._saved_generation = self._saved_generation or state.generation
         if state.generation is not None and self._bank is None and self._ranks.writes:
             self._bank = FeatureBank.open(
                 self._around.folder / "bank",
@@ -92,10 +95,13 @@ class BankTeacher(Teacher):
         return {name: self._ranks.send(rows) for name, rows in found.items()}
 
     def after_save(self) -> None:
+        """Evict what neither the checkpoint just written nor the one before it refers to."""
         if self._bank is not None:
+            needed = {self._bank.generation, self._saved_generation}
             for generation in self._bank.generations:
-                if generation.generation != self._bank.generation:
+                if generation.generation not in needed:
                     self._bank.evict(generation=generation.generation)
+            self._saved_generation = self._state.generation
 
     def close(self) -> None:
         if self._bank is not None:
@@ -161,17 +167,21 @@ class BankTeacher(Teacher):
             "views": {"policy": config.views.fingerprint(), "seed": config.seed, "slots": dict(pool.sizes)},
             "dataset": self._around.dataset,
         }
+        folder = self._around.folder / "bank"
+        where: dict[str, Any] = {"residency": config.bank_residency, "device": self._where}
+        if self._bank is None:
+            with suppress(BankError, OSError):  # none is there yet; or one that no checkpoint can be resumed with
+                self._bank = FeatureBank.open(folder, "a", verify=False, **where)
         if self._bank is not None:
             self._bank.begin_generation(**facts, dim=dim, normalized=unit)
             return
         self._bank = FeatureBank.create(
-            self._around.folder / "bank",
+            folder,
             dim,
             config.bank_codec,
             overwrite=True,
             normalized=unit,
-            residency=config.bank_residency,
-            device=self._where,
+            **where,
             **facts,
         )
 

@@ -1,6 +1,5 @@
 """A run's method as its last checkpoint has it, from the run's folder alone: its data set may be far away."""
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,7 +74,7 @@ def _tasks(folder: Path) -> tuple[Task, ...]:
     """The tasks as far as a restored method asks: their classes, and which images had labels."""
     path = folder / "tasks.json"
     try:
-        recorded = json.loads(path.read_text())["tasks"]
+        recorded = run_folder.read_json(folder, path.name)["tasks"]
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{path} can't be read ({error}): is {folder} the whole folder of a run?") from error
     order = [label for task in recorded for label in task["classes"]]
