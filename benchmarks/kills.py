@@ -34,8 +34,8 @@ from nncsl.record import checksums
 
 from .provenance import current_commit, processor
 
-SMALL = ("tasks=2", "epochs=2", "network.width=8", "network.hidden=16", "network.blocks=[1,1]", "bank_views=2",
-         "unlabeled_batch=160", "ranks_timeout=30")  # fmt: skip
+SMALL = ("tasks=2", "epochs=2", "network.width=4", "network.hidden=8", "network.blocks=[1]", "bank_views=1",
+         "unlabeled_batch=350", "ranks_timeout=60")  # fmt: skip
 TIMES = {"seconds", "images_per_second", "peak_memory", "ranks"}
 LONGEST = 120.0  # seconds that a process may take to end after a signal
 
