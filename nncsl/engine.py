@@ -275,9 +275,10 @@ def save(
 ) -> None:
     """Write the checkpoint, unless the network has just broken; then let go of what only an older one needed."""
     lookout.flush()
-    if not all(bool(torch.isfinite(p).all()) for p in method.parameters()):
-        where = f"task {state.task + 1}, epoch {state.epoch + 1}"
-        raise diverged(run.config, run.folder, f"weights are not finite in {where}")
+    for what, values in (("weights", method.parameters()), ("BatchNorm's statistics", method.network.buffers())):
+        if not all(bool(torch.isfinite(each).all()) for each in values):
+            where = f"task {state.task + 1}, epoch {state.epoch + 1}"
+            raise diverged(run.config, run.folder, f"{what} are not finite in {where}")
     state.peak(total=accounting.process_peak(run.device))
     run.ranks.check_same(method)
     if run.ranks.writes:

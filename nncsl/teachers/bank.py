@@ -20,8 +20,11 @@ from nncsl.methods.base import Asked, Method, Phase
 from nncsl.passes import inference_batch
 from nncsl.record import checkpoint
 from nncsl.record.state import RunState
+from nncsl.steps.divergence import diverged
 from nncsl.teachers import Surroundings, Teacher, asked_keys
 from nncsl.terminal import Interrupted
+
+_LARGEST = torch.finfo(torch.float16).max  # of an answer that a bank can keep; sane ones are below a hundred
 
 
 class _View(NamedTuple):
@@ -145,6 +148,7 @@ class BankTeacher(Teacher):
                 own = turn[self._ranks.rank] if self._ranks.rank < len(turn) else None
                 rows = None if own is None else own.asked.answer(self._method, self._render(own.keys))
                 rows = self._ranks.collect(rows, [len(view.keys) for view in turn])
+                self._check(rows)
                 if turn is turns[0] and self._ranks.writes:
                     self._begin_generation(pool, rows.shape[1], unit=turn[0].asked.unit)
                 self._write(turn, rows)
@@ -153,6 +157,13 @@ class BankTeacher(Teacher):
             self._bank.commit()
         self._state.generation = self._ranks.say(self._bank.generation if self._bank is not None else None)
         accounting.return_free_memory()
+
+    def _check(self, rows: Tensor) -> None:
+        """Stop a run whose weights are finite still, but not what they make of an image."""
+        largest = rows.abs().max().item() if rows.numel() else 0.0
+        if not largest <= _LARGEST:
+            seen = f"the old network's answers reach {largest:g} at the beginning of task {self._task.index + 1}"
+            raise diverged(self._config, self._around.folder, seen)
 
     def _write(self, views: list[_View], rows: Tensor) -> None:
         if self._bank is not None:
