@@ -12,8 +12,6 @@ are not run again. Exit code 1 if anything differed.
 from __future__ import annotations
 
 import argparse
-import hashlib
-import importlib
 import json
 import os
 import random
@@ -26,17 +24,15 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from nncsl import cli, files, methods
 from nncsl.featurebank import FeatureBank
 from nncsl.record import checksums
 
+from . import forked
 from .provenance import current_commit, processor
 
 SMALL = ("tasks=2", "epochs=2", "network.width=4", "network.hidden=8", "network.blocks=[1]", "bank_views=1",
          "unlabeled_batch=350", "ranks_timeout=60")  # fmt: skip
-TIMES = {"seconds", "images_per_second", "peak_memory", "ranks"}
 LONGEST = 120.0  # seconds that a process may take to end after a signal
 
 
@@ -100,7 +96,11 @@ class Processes:
             place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(ranks)}
         place["LOCAL_WORLD_SIZE"] = str(ranks)
         self._ids = [
-            _forked(arguments, place | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}, log)
+            forked.start(
+                lambda: cli.main(arguments),
+                log,
+                place | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {},
+            )
             for rank in range(ranks)
         ]
         self.codes: list[int] = []
@@ -124,32 +124,6 @@ class Processes:
             else:
                 time.sleep(0.002)
         return True
-
-
-def _forked(arguments: list[str], environment: dict[str, str], log: Path) -> int:
-    """Start ``nncsl ARGUMENTS`` in a child; return when it is about to begin."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(writing)
-        os.read(reading, 1)
-        os.close(reading)
-        return child
-    code = 1
-    try:
-        os.environ.update(environment)
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.write(writing, b"r")
-        code = cli.main(arguments)
-        sys.stdout.flush()
-    except BaseException:
-        import traceback
-
-        os.write(2, traceback.format_exc().encode())
-    finally:
-        os._exit(code)
 
 
 class Campaign:
@@ -220,26 +194,7 @@ def outcome(folder: Path) -> dict[str, str]:
     if (folder / "bank").exists():
         with FeatureBank.open(folder / "bank") as bank:
             bank.verify()
-    saved = torch.load(folder / "checkpoint" / "state.pt", weights_only=True)["method"]
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    measured = [
-        {key: value for key, value in each.items() if key not in TIMES}
-        for each in (*lines, json.loads((folder / "summary.json").read_text()))
-    ]
-    kept = [path for name in ("snapshots", "memory") for path in sorted((folder / name).iterdir())]
-    return {
-        "weights": _digest(*(part for key in saved for part in (key.encode(), saved[key].numpy().tobytes()))),
-        "measurements": _digest(json.dumps(measured).encode()),
-        "tasks": _digest((folder / "tasks.json").read_bytes()),
-        **{path.name: _digest(path.read_bytes()) for path in kept},
-    }
-
-
-def _digest(*parts: bytes) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()
+    return forked.learned(folder)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -250,9 +205,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/trust-kills.json"))
     options = parser.parse_args(argv)
-    torch.set_num_threads(1)  # a pool of threads would not survive a fork
-    for name in ("nncsl.runs", "sklearn.datasets", "torch._dynamo"):  # or every child would import them
-        importlib.import_module(name)
+    forked.get_ready()
     record: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {"cases": {}}
     command = " ".join(["python -m nncsl.benchmarks.kills", *(sys.argv[1:] if argv is None else argv)])
     record |= {"command": command, "commit": current_commit(), "processor": processor(), "seed": options.seed}

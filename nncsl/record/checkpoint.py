@@ -30,8 +30,7 @@ class DamagedCheckpointError(CheckpointError, DamagedError):
 def save(path: Path, state: Mapping[str, Any]) -> None:
     """Tensors, numbers, strings, lists and dicts of them; written beside, synced, then renamed over the old one.
 
-    ``path`` is RUN/checkpoint/NAME. What was saved as the run's state before is kept as its previous one, and with the
-    new one the journal's lines so far become true.
+    ``path`` is RUN/checkpoint/NAME. What was saved as the run's state before is kept as its previous one.
     """
     contents = {"format": FORMAT, **state}
     run, previous = path.parent.parent, path.with_name(PREVIOUS)
@@ -39,7 +38,7 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
     def before_rename(beside: Path) -> None:
         digests = {_name(path): sha256_of(beside)}
         if path.name == STATE:
-            digests |= checksums.journal_digest(run) | checksums.of_second_name(run, _name(path), _name(previous))
+            digests |= checksums.of_second_name(run, _name(path), _name(previous))
         checksums.announce(run, digests)
         if path.name == STATE and path.exists():
             _keep(path, previous)

@@ -73,23 +73,28 @@ def check(folder: Path, name: str) -> None:
 def read_journal(folder: Path) -> str:
     """Return the journal's lines; a DamagedError if they are not what was written.
 
-    A line is listed with the checkpoint that follows it. Of a run that goes on, or was killed, the last one may not be
-    listed yet: it is left out, and so is one that was cut off.
+    What follows the listed lines was cut off, or was never announced: it is left out.
     """
-    return _listed(folder, JOURNAL, lambda path: _journals(path.read_bytes())).decode()
+    return _listed(folder, JOURNAL, lambda path: _beginnings(path.read_bytes())).decode()
 
 
-def journal_digest(folder: Path) -> dict[str, str]:
-    """Return the journal's line of the list, as it is now; nothing where there is no journal."""
+def append_to_journal(folder: Path, line: str) -> None:
+    """Announce a line of the journal, then write it."""
     path = folder / JOURNAL
-    return {JOURNAL: _journals(path.read_bytes())[0][0]} if path.exists() else {}
+    content = (path.read_bytes() if path.exists() else b"") + line.encode()
+    announce(folder, {JOURNAL: hashlib.sha256(content).hexdigest()})
+    files.append(path, line)
 
 
-def _journals(content: bytes) -> list[tuple[str, bytes]]:
-    """All complete lines, and all of them but the last, with their checksums."""
-    whole = content[: content.rfind(b"\n") + 1]
-    parts = whole, whole[: whole[:-1].rfind(b"\n") + 1]
-    return [(hashlib.sha256(part).hexdigest(), part) for part in parts]
+def _beginnings(journal: bytes) -> list[tuple[str, bytes]]:
+    """The journal's first lines, all that are complete, all but the last, and so on, with their checksums."""
+    found, running, end = [], hashlib.sha256(), 0
+    for line in journal.splitlines(keepends=True):
+        found.append((running.hexdigest(), journal[:end]))
+        if line.endswith(b"\n"):
+            running.update(line)
+            end += len(line)
+    return [(running.hexdigest(), journal[:end]), *reversed(found)]
 
 
 def _listed(folder: Path, name: str, versions: Callable[[Path], list[tuple[str, T]]]) -> T:
@@ -117,8 +122,8 @@ def _found(path: Path, sums: list[str]) -> str | None:
         return None
     if len(sums) == 1:
         return sums[0]
-    found = sha256_of(path)
-    return found if found in sums else sums[0]
+    found = [digest for digest, _ in _beginnings(path.read_bytes())] if path.name == JOURNAL else [sha256_of(path)]
+    return next((digest for digest in found if digest in sums), sums[0])
 
 
 def _read(folder: Path) -> Sums | None:

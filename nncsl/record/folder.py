@@ -74,8 +74,7 @@ def read_config(folder: Path) -> Config:
     try:
         checksums.check(folder, path.name)
     except DamagedError as error:
-        _name_changes(folder, configs.read(path))
-        raise error
+        raise _explained(folder, error) from error
     return configs.read(path)
 
 
@@ -88,18 +87,15 @@ def read_json(folder: Path, name: str) -> Any:
         raise DamagedError(f"{folder / name} can't be read ({error}): it is damaged; restore it from a copy") from error
 
 
-def _name_changes(folder: Path, found: Config) -> None:
-    """Raise a ConfigError that names the settings which the checkpoint has otherwise, if there are any."""
+def _explained(folder: Path, damaged: DamagedError) -> UserError:
+    """Return the error about a config.yaml that is not what was written: by name, if settings differ from the saved."""
     try:
-        saved = checkpoint.load(folder / "checkpoint" / checkpoint.STATE)["config"]
-    except UserError:
-        return
-    changes = changed(build.plain(configs.recorded(saved)), found)
-    if changes:
-        raise ConfigError(
-            f"{folder / 'config.yaml'} is not what was written, the checkpoint has other settings: {changes}. "
-            "Restore it from a copy; start a new run for other settings"
-        )
+        found = configs.read(folder / "config.yaml")
+        saved = configs.recorded(checkpoint.load(folder / "checkpoint" / checkpoint.STATE)["config"])
+        changes = changed(build.plain(saved), found)
+    except Exception:  # it can't be read, or there is nothing to compare it with
+        return damaged
+    return ConfigError(f"{damaged}. The checkpoint has other settings: {changes}") if changes else damaged
 
 
 def refuse_changes(folder: Path, recorded: dict[str, Any], wanted: Config) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nncsl.errors import DamagedError, UserError
-from nncsl.files import append, as_csv
+from nncsl.files import as_csv
 from nncsl.record import checksums
 
 
@@ -45,7 +45,7 @@ class Journal:
         return read_lines(self._path.parent)
 
     def _append(self, line: dict[str, Any]) -> None:
-        append(self._path, json.dumps(line) + "\n")
+        checksums.append_to_journal(self._path.parent, json.dumps(line) + "\n")
         if self._mirror is not None:
             self._mirror.add(line)
 
