@@ -57,11 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     # GNU OpenMP's threads wait for each other in a busy loop, by default for so long that a core shared with another
     # process loses most of its time to it. Read when torch is loaded, which no command has done yet.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminated)  # the loop over steps has its own way
-    arguments = build_parser().parse_args(argv)
-    arguments.typed = shlex.join(["nncsl", *(sys.argv[1:] if argv is None else argv)])
     try:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, _terminated)  # the loop over steps has its own way
+        arguments = build_parser().parse_args(argv)
+        arguments.typed = shlex.join(["nncsl", *(sys.argv[1:] if argv is None else argv)])
         return arguments.run(arguments) or 0
     except UserError as error:
         if os.environ.get("RANK", "0") == "0" or error.exit_code == _RANK_LOST:  # rank 0 may be the lost one
