@@ -189,8 +189,8 @@ def outcome(folder: Path) -> dict[str, str]:
     for name in (line[66:] for line in (folder / checksums.NAME).read_text().splitlines() if line[0] != "#"):
         checksums.check(folder, name)
     left = [path.name for path in folder.rglob("*") if files.without_beside(path.name) != path.name]
-    if left or (folder / "LOCK").exists():
-        raise Broken(f"{folder} has leftovers: {left or 'LOCK'}")
+    if left:
+        raise Broken(f"{folder} has leftovers: {left}")
     if (folder / "bank").exists():
         with FeatureBank.open(folder / "bank") as bank:
             bank.verify()

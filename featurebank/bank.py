@@ -101,6 +101,7 @@ class FeatureBank(BankReader):
         store = Store(path, cls.disk)
         expected = {"teacher": teacher, "views": _json(views), "dataset": dataset}
         if mode == "a":
+            store.create_directories()
             store.acquire()
         try:
 
