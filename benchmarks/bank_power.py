@@ -155,7 +155,8 @@ class Volume:
     def _survived(file: _File, dice: random.Random | None) -> bytes:
         if dice is None or bytes(file.written) == file.synced:
             return file.synced
-        arrived = bytes(file.written[: dice.randrange(len(file.written) + 1)])
+        safe = len(file.synced) if file.written.startswith(file.synced) else 0  # of a file that was only added to
+        arrived = bytes(file.written[: dice.randrange(safe, len(file.written) + 1)])
         lost = bytes(len(file.written) - len(arrived)) if dice.random() < 0.5 else b""
         return arrived + lost
 

@@ -156,7 +156,7 @@ class Campaign:
         """Let a run go on, and kill it unless it ends before that."""
         number = signal.SIGTERM if self._dice.random() < 0.25 else signal.SIGKILL
         running = self._processes(folder)
-        if running.ended(self._dice.uniform(0.01, seconds)):
+        if running.ended(self._dice.uniform(0.01, seconds / 2)):  # what is left of a run takes ever less time
             if any(running.codes):
                 raise Broken(f"ended by itself with {running.codes}: {self._said(folder)}")
             return

@@ -56,6 +56,7 @@ class Recorder:
     def __init__(self, root: Path) -> None:
         self._root = root
         self.recorded = Recorded([], [])
+        self._known: dict[int, bytes] = {}  # by inode, what was synced: of a file that grows, the rest is written
         self._sync = os.fsync
 
     def begin(self) -> None:
@@ -95,9 +96,12 @@ class Recorder:
                 self._note("sync_directory", name)
             else:
                 content = os.pread(number, os.fstat(number).st_size, 0) if _readable(number) else path.read_bytes()
-                self._note("write", name, data=content)
+                known = self._known.get(os.fstat(number).st_ino, b"")
+                start = len(known) if content.startswith(known) else 0
+                self._note("write", name, data=content[start:], offset=start)
                 self._note("truncate", name, offset=len(content))
                 self._note("sync", name)
+                self._known[os.fstat(number).st_ino] = content
         self._sync(descriptor)
 
     def _name(self, path: Any) -> str | None:
