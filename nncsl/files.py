@@ -20,7 +20,7 @@ from nncsl.errors import UserError
 
 _ADVICE = "make room or choose another --out"
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-_BESIDE = re.compile(r"^\.(.*)\.[0-9a-f]{16}\.new(\..*)?$")
+_BESIDE = re.compile(r"^\.(.*?)(?:\.[0-9a-f]{16})?\.new(\..*)?$")  # older versions could be foreseen
 
 
 @contextmanager
