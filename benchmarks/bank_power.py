@@ -1,7 +1,8 @@
 """A disk whose power may fail: records what a bank does to the real one, and tells what could be left of it.
 
-What a file system promises is little: data is safe after fsync of the file, a name after fsync of its directory.
-Anything later may have happened or not, in any order; a file that was not synced may hold part of its data, or zeros.
+What a file system promises is little: data is safe after fsync of the file, a name after fsync of its directory, and
+that of a directory likewise. Anything later may have happened or not, in any order; a file that was not synced may hold
+part of its data, or zeros.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ class Recorder(Disk):
 class _File:
     written: bytearray = field(default_factory=bytearray)
     synced: bytes = b""
+    is_directory: bool = False
 
 
 class Volume:
@@ -105,8 +107,10 @@ class Volume:
 
     def _apply(self, operation: Operation) -> None:
         path = operation.path
-        if operation.name == "create":
-            self._names[path] = _File()
+        if operation.name in ("create", "make_directory"):
+            if operation.name == "make_directory" and path in (*self._names, ".", ".."):
+                return
+            self._names[path] = _File(is_directory=operation.name == "make_directory")
             self._unsynced.append((_parent(path), "", path, self._names[path]))
         elif operation.name == "write":
             written, end = self._names[path].written, operation.offset + len(operation.data)
@@ -119,6 +123,9 @@ class Volume:
         elif operation.name == "replace":
             moved = self._names[operation.target] = self._names.pop(path)
             self._unsynced.append((_parent(path), path, operation.target, moved))
+        elif operation.name == "link":
+            self._names[operation.target] = self._names[path]
+            self._unsynced.append((_parent(path), "", operation.target, self._names[path]))
         elif operation.name == "remove":
             if self._names.pop(path, None) is not None:
                 self._unsynced.append((_parent(path), path, "", None))
@@ -129,7 +136,7 @@ class Volume:
 
     def as_seen(self) -> dict[str, bytes]:
         """name -> content, when only the process died."""
-        return {name: bytes(file.written) for name, file in self._names.items()}
+        return {name: bytes(file.written) for name, file in self._names.items() if not file.is_directory}
 
     def after_power_loss(self, dice: random.Random | None) -> dict[str, bytes]:
         """name -> content. Without dice: nothing that was not synced arrived. With dice: any part of it did."""
@@ -137,13 +144,19 @@ class Volume:
         for change in self._unsynced:
             if dice is not None and dice.random() < 0.5:
                 _rename(names, change)
-        return {name: self._survived(file, dice) for name, file in names.items()}
+        lost = {name for name, file in self._names.items() if file.is_directory and name not in names}
+        return {
+            name: self._survived(file, dice)
+            for name, file in names.items()
+            if not file.is_directory and not any(parent.as_posix() in lost for parent in Path(name).parents)
+        }
 
     @staticmethod
     def _survived(file: _File, dice: random.Random | None) -> bytes:
         if dice is None or bytes(file.written) == file.synced:
             return file.synced
-        arrived = bytes(file.written[: dice.randrange(len(file.written) + 1)])
+        safe = len(file.synced) if file.written.startswith(file.synced) else 0  # of a file that was only added to
+        arrived = bytes(file.written[: dice.randrange(safe, len(file.written) + 1)])
         lost = bytes(len(file.written) - len(arrived)) if dice.random() < 0.5 else b""
         return arrived + lost
 

@@ -101,6 +101,7 @@ class FeatureBank(BankReader):
         store = Store(path, cls.disk)
         expected = {"teacher": teacher, "views": _json(views), "dataset": dataset}
         if mode == "a":
+            store.create_directories()
             store.acquire()
         try:
 
@@ -215,10 +216,12 @@ class FeatureBank(BankReader):
             return
         if self._pending is not None and self._pending.rows and os.getpid() == self._pid:
             warnings.warn(f"{self.path}: closed with {self._pending.rows} rows that were never committed", stacklevel=2)
-        self.rollback()
-        self._rows.close()
-        if os.getpid() == self._pid:
-            self._store.release()
+        try:
+            self.rollback()
+        finally:  # also on a disk that fails
+            self._rows.close()
+            if os.getpid() == self._pid:
+                self._store.release()
 
     def __enter__(self) -> FeatureBank:
         return self

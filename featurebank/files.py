@@ -1,8 +1,8 @@
 """Changing a disk so that a crash at any moment leaves the old state or the new one, never something between.
 
-A file is built under a temporary name in its own directory, synced, renamed to its final name, and the directory is
-synced. Only then may anything refer to it. All changes pass through `Disk`, so that the crash tests can record every
-single one of them and replay each prefix as a crash.
+A file is built under a temporary name that nobody can foresee in its own directory, synced, renamed to its final name,
+and the directory is synced. Only then may anything refer to it. Links are replaced, never followed. All changes pass
+through `Disk`, so that the crash tests can record every single one of them and replay each prefix as a crash.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import secrets
 import shutil
 import threading
 from collections.abc import Iterator
@@ -30,7 +31,8 @@ class Disk:
         path.mkdir(parents=True, exist_ok=True)
 
     def create(self, path: Path) -> int:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | FLAGS, 0o644)
+        """Make a file that is not there yet."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | FLAGS, 0o644)
 
     def write(self, descriptor: int, data: memoryview, offset: int) -> None:
         """Write all of `data` (bytes) at `offset`."""
@@ -83,9 +85,14 @@ def write_at(descriptor: int, data: memoryview, offset: int) -> int:
         return os.write(descriptor, data)
 
 
+def name_beside(path: Path) -> Path:
+    """A temporary name in the same directory."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
+
+
 def publish(disk: Disk, path: Path, content: bytes) -> None:
     """Make `path` hold `content`, durably and all at once."""
-    beside = path.with_name(path.name + TEMPORARY)
+    beside = name_beside(path)
     with explained(path, len(content)):
         try:
             descriptor = disk.create(beside)

@@ -1,22 +1,28 @@
-"""One writer per bank: an exclusive lock that a killed process releases by itself and a forked child never inherits."""
+"""One holder at a time: a lock that a killed process releases by itself and a forked child never inherits."""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
+import stat
 import sys
 import weakref
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
-from .errors import BankLocked
 from .files import FLAGS
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+
+
+class HeldError(Exception):
+    """Somebody else holds the lock; the message says who."""
+
 
 _held: weakref.WeakSet[WriterLock] = weakref.WeakSet()
 
@@ -31,26 +37,28 @@ class WriterLock:
 
     def _acquire(self) -> int:
         while True:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | FLAGS, 0o644)
+            _remove_foreign(self.path)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | FLAGS, 0o644)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 content = os.pread(descriptor, 4096, 0)
                 os.close(descriptor)
-                raise _locked(self.path, content) from None
+                raise HeldError(_describe(content)) from None
             except BaseException:
                 os.close(descriptor)
                 raise
             if self._is_current(descriptor):
                 break
             os.close(descriptor)  # the holder removed the file between our open and our lock: that lock guards nothing
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, _ourselves(), 0)
+        with suppress(OSError):  # a full disk: it is held all the same, only nameless
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, _ourselves(), 0)
         return descriptor
 
     def _is_current(self, descriptor: int) -> bool:
         try:
-            return os.path.samestat(os.fstat(descriptor), self.path.stat())
+            return os.path.samestat(os.fstat(descriptor), self.path.lstat())
         except FileNotFoundError:
             return False
 
@@ -58,7 +66,8 @@ class WriterLock:
         """Safe to call twice. The file goes first: whoever locks the orphan sees that and tries again."""
         if self._descriptor is None:
             return
-        self.path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
         self._descriptor = None
 
@@ -80,7 +89,8 @@ class PortableLock:
         try:
             self._lock.acquire()
         except filelock.Timeout:
-            raise _locked(path, path.read_bytes() if path.exists() else b"") from None
+            raise HeldError(_describe(path.read_bytes() if path.exists() else b"")) from None
+        _remove_foreign(path)
         path.write_bytes(_ourselves())
 
     def release(self) -> None:
@@ -91,7 +101,7 @@ class PortableLock:
 
 
 def lock(path: Path) -> WriterLock | PortableLock:
-    """Return the one writer's lock, held; BankLocked names another holder."""
+    """Return the lock, held; HeldError names another holder."""
     return PortableLock(path) if fcntl is None else WriterLock(path)
 
 
@@ -105,11 +115,12 @@ def _ourselves() -> bytes:
     return json.dumps(who).encode()
 
 
-def _locked(path: Path, content: bytes) -> BankLocked:
-    return BankLocked(
-        f"{path.parent} is being written by {_describe(content)}. A bank has one writer at a time: wait for it, "
-        f"stop it, or open with mode='r'"
-    )
+def _remove_foreign(path: Path) -> None:
+    """Remove what no holder has put there, a link for instance: what it leads to is somebody else's."""
+    with suppress(FileNotFoundError):
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            path.unlink()
 
 
 def _describe(content: bytes) -> str:

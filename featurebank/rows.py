@@ -13,7 +13,7 @@ from .codecs import make_codec
 from .errors import CorruptBank
 from .keys import Ints, KeyIndex
 from .manifest import REMEDY, Generation
-from .shard import COLUMNS, NO_LABEL, read_column
+from .shard import COLUMNS, NO_LABEL, OpenShard
 from .store import Store
 from .table import FeatureTable
 
@@ -21,7 +21,7 @@ RESIDENCIES = ("ram", "disk", "device")
 
 
 class Rows:
-    """Loaded when made, so that a reader is safe from later evictions; `lazy` waits for the first read."""
+    """Loaded or opened when made, so that a reader is safe from later evictions; `lazy` loads with the first read."""
 
     def __init__(
         self, store: Store, generation: Generation, residency: str, device: torch.device | None, lazy: bool = False
@@ -29,9 +29,11 @@ class Rows:
         self.generation, self.residency, self.device, self.closed = generation, residency, device, False
         self.codec = make_codec(generation.codec, generation.dim)
         self._shards = [(shard, store.shard_path(shard)) for shard in generation.shards]
+        self._open: list[OpenShard] = []
         self._table: FeatureTable | None = None
         self._labels: Ints | None = None
         try:
+            self._open = [OpenShard(path) for _, path in self._shards]
             self._load_codebooks()
             self.index = KeyIndex(self._column("ids"), self._column("slots"))
             if not lazy:
@@ -75,6 +77,8 @@ class Rows:
 
     def close(self) -> None:
         self.closed, self._table = True, None
+        for shard in self._open:
+            shard.close()
 
     def check_open(self) -> None:
         if self.closed:
@@ -99,14 +103,14 @@ class Rows:
         return self._table
 
     def _load_codebooks(self) -> None:
-        if self._shards and (codebooks := read_column(self._shards[0][1], "codebooks")) is not None:
+        if self._open and (codebooks := self._open[0].column("codebooks")) is not None:
             self.codec.codebooks = torch.from_numpy(codebooks)
 
     def _column(self, name: str, role: str | None = None) -> Ints:
         parts = [np.empty(0, COLUMNS[name])]
-        for shard, path in self._shards:
+        for (shard, _), opened in zip(self._shards, self._open, strict=True):
             if role in (None, shard.role):
-                stored = read_column(path, name)
+                stored = opened.column(name)
                 parts.append(np.full(shard.rows, NO_LABEL) if stored is None else stored)
         return np.concatenate(parts).astype(np.int64)
 

@@ -20,7 +20,9 @@ import numpy as np
 from torch import Tensor
 
 from .codecs import Codec
-from .files import TEMPORARY, Disk, explained, sha256_of
+from .errors import CorruptBank
+from .files import Disk, explained, name_beside, read_at, sha256_of
+from .manifest import REMEDY
 
 Array = np.ndarray[Any, Any]
 COLUMNS: dict[str, str] = {"ids": "<i8", "slots": "<i4", "labels": "<i4", "scales": "<f2"}
@@ -100,7 +102,7 @@ class ShardWriter:
     def __init__(self, disk: Disk, path: Path, codec: Codec):
         self.path, self.rows = path, 0
         self._disk, self._codec = disk, codec
-        self._beside = path.with_name(path.name + TEMPORARY)
+        self._beside = name_beside(path)
         self._columns: dict[str, list[Array]] = {name: [] for name in COLUMNS}
         self._offset = _frame(codec, 1, {})[1]
         with explained(path, 0):
@@ -165,10 +167,10 @@ class ShardWriter:
 
 
 class Layout(NamedTuple):
-    """Where the features lie in a shard."""
+    """Where a dataset lies in a shard."""
 
     offset: int
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
 
@@ -176,6 +178,34 @@ def read_layout(path: Path) -> Layout:
     with h5py.File(path, "r") as file:
         features = file["features"]
         return Layout(features.id.get_offset() or 0, features.shape, features.dtype)
+
+
+class OpenShard:
+    """A shard as it was opened: its columns can be read even if it has been evicted meanwhile."""
+
+    def __init__(self, path: Path):
+        self._file = path.open("rb", buffering=0)
+        with h5py.File(path, "r") as file:
+            self._columns = {
+                name: Layout(column.id.get_offset() or 0, column.shape, column.dtype) for name, column in file.items()
+            }
+
+    def column(self, name: str) -> Array | None:
+        """A whole dataset in memory, or None where the shard has none of that name."""
+        if name not in self._columns:
+            return None
+        offset, shape, dtype = self._columns[name]
+        values = np.empty(shape, dtype)
+        view = values.data.cast("B") if values.size else memoryview(b"")
+        while len(view):
+            count = read_at(self._file.fileno(), view, offset)
+            if not count:
+                raise CorruptBank(f"{self._file.name}: ends before its {name} do; {REMEDY}")
+            view, offset = view[count:], offset + count
+        return values
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def read_column(path: Path, name: str) -> Array | None:

@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .errors import BankMismatch, CorruptBank
+from .errors import BankLocked, BankMismatch, CorruptBank
 from .files import TEMPORARY, Disk, explained, publish, sha256_of
-from .lock import PortableLock, WriterLock, lock
+from .lock import HeldError, PortableLock, WriterLock, lock
 from .manifest import CURRENT, REMEDY, Generation, ShardEntry, State, parse_state
 
 LOCK = "LOCK"
@@ -28,8 +28,16 @@ class Store:
 
     def acquire(self) -> None:
         """Become the writer of this bank, or raise BankLocked."""
-        with explained(self.path / LOCK, 0):
-            self.lock = lock(self.path / LOCK)
+        if self.shards.is_symlink():
+            raise CorruptBank(f"{self.shards}: is a link, expected a directory; remove it, then fill the bank again")
+        try:
+            with explained(self.path / LOCK, 0):
+                self.lock = lock(self.path / LOCK)
+        except HeldError as holder:
+            raise BankLocked(
+                f"{self.path} is being written by {holder}. A bank has one writer at a time: wait for it, stop it, "
+                "or open with mode='r'"
+            ) from None
 
     def release(self) -> None:
         if self.lock is not None:

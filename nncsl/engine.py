@@ -32,6 +32,7 @@ from nncsl.steps.ahead import chosen as ahead_chosen
 from nncsl.steps.arrival import Setup, look
 from nncsl.steps.divergence import DivergenceError, Lookout, diverged
 from nncsl.steps.transfer import constant
+from nncsl.steps.undo import Undo
 from nncsl.teachers import Surroundings, Teacher
 from nncsl.terminal import Interrupted, Interruption, Reporter
 
@@ -76,7 +77,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
         reporter.say(sentence)
 
     lookout = Lookout(config, run.folder, device)
-    with Interruption() as interruption, Ahead(on=ahead_chosen(config, device)) as ahead:
+    with Interruption(reporter.say) as interruption, Ahead(on=ahead_chosen(config, device)) as ahead:
         around = Surroundings(config, source.fingerprint, run.folder, device, reporter, interruption, ranks)
         teacher = teachers.open_teacher(method, around)
         inputs = stored.open_inputs(method, around)
@@ -116,6 +117,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                 reporter.begin_phase(phase)
                 compute = graphs.steps_of(method, scaler, device, reporter.say, shared=ranks.units > 1)
                 prepare = partial(arrival.prepare, method, setup, teacher, whole=ahead.on or device.type != "cpu")
+                undo = Undo(method, alone=ranks.alone)
                 for epoch in range(state.epoch, phase.epochs):
                     pool = inputs.pool(epoch, teacher.pool)
                     started = time.monotonic()
@@ -125,12 +127,20 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                     )
                     for drawn in ahead.each(prepare, moments, pure=method.draws_ahead):
                         lr = optim.set_rates(optimizers, phase.rate(phase.progress(drawn.now)))
-                        seen, hidden = arrival.arrive(method, setup, phase, teacher, forward, drawn)
-
+                        undo.mark()
                         first = drawn.now.number == 0
-                        with accounting.saved_activations(method) if first else nullcontext() as activations:
-                            losses = compute(seen)
-                            ranks.sum_gradients()
+                        try:
+                            with interruption.dispensable(undo.possible):
+                                seen, hidden = arrival.arrive(method, setup, phase, teacher, forward, drawn)
+                                with accounting.saved_activations(method) if first else nullcontext() as activations:
+                                    losses = compute(seen)
+                                    ranks.sum_gradients()
+                        except Interrupted:  # in the middle of a long step: what is saved is the moment before it
+                            undo.restore()
+                            state.seconds += time.monotonic() - started
+                            ahead.settle()
+                            save(run, state, method, optimizers, scaler, teacher, lookout)
+                            raise
                         lookout.note(losses, index, epoch, lr)
                         for optimizer in filter(optim.has_gradient, optimizers):
                             scaler.step(optimizer)
@@ -165,13 +175,14 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                 state.end_phase()
 
             # The boundary: remember, conclude, measure, and let the rest of the task's data go.
-            if config.batchnorm_recalibrate and index == 0:
-                networks.recalibrate(method.network, plain_batches(run, stream, task.unlabeled))
-            if method.uses_memory and not method.remembers_first:
-                remember(run, method, state, stream, task)
-            with networks.evaluating(method):
-                method.end(task, state.memory, setup.render)
-            measure(run, method, state, task)
+            with interruption.dispensable(lambda: ranks.alone):  # until it is saved, it can be done again
+                if config.batchnorm_recalibrate and index == 0:
+                    networks.recalibrate(method.network, plain_batches(run, stream, task.unlabeled))
+                if method.uses_memory and not method.remembers_first:
+                    remember(run, method, state, stream, task)
+                with networks.evaluating(method):
+                    method.end(task, state.memory, setup.render)
+                measure(run, method, state, task)
             journal.task(index, accuracy=state.accuracy_matrix[-1], seen_accuracy=state.seen_accuracy[-1])
             if method.classifies:
                 reporter.accuracies(index, state.accuracy_matrix[-1], state.seen_accuracy[-1])
@@ -274,9 +285,10 @@ def save(
 ) -> None:
     """Write the checkpoint, unless the network has just broken; then let go of what only an older one needed."""
     lookout.flush()
-    if not all(bool(torch.isfinite(p).all()) for p in method.parameters()):
-        where = f"task {state.task + 1}, epoch {state.epoch + 1}"
-        raise diverged(run.config, run.folder, f"weights are not finite in {where}")
+    for what, values in (("weights", method.parameters()), ("BatchNorm's statistics", method.network.buffers())):
+        if not all(bool(torch.isfinite(each).all()) for each in values):
+            where = f"task {state.task + 1}, epoch {state.epoch + 1}"
+            raise diverged(run.config, run.folder, f"{what} are not finite in {where}")
     state.peak(total=accounting.process_peak(run.device))
     run.ranks.check_same(method)
     if run.ranks.writes:

@@ -13,3 +13,9 @@ class ConfigError(UserError, ValueError):
 
 class DataError(UserError):
     """A data file or folder is missing, corrupt or not usable."""
+
+
+class DamagedError(UserError):
+    """A file that was written whole is not any more; scripts can tell this from a mistyped path."""
+
+    exit_code = 3

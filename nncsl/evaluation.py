@@ -16,6 +16,7 @@ from nncsl.distributed import ALONE, Ranks
 from nncsl.methods.base import Method, head_logits
 from nncsl.networks import mask_unseen
 from nncsl.passes import inference_batch
+from nncsl.terminal import heed
 
 
 def answers(
@@ -37,6 +38,7 @@ def answers(
     found, rows = None, 0
     with networks.evaluating(method):
         for part in own:
+            heed()
             given = answer(method, plain_images(images, part, policy, device))
             if found is None:
                 found = torch.empty(sum(map(len, own)), *given.shape[1:])

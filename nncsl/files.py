@@ -1,9 +1,15 @@
-"""Files are complete or not there: written beside their name, synced, then renamed over the old one."""
+"""Files are complete or not there: written beside their name, synced, then renamed over the old one.
+
+What is written to is always a new file under a name that nobody can foresee, and a link is never followed: a rename
+replaces it. Whatever gets a name is synced into its folder, and so is a folder that is made on the way.
+"""
 
 import csv
 import errno
 import io
 import os
+import re
+import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,22 +19,30 @@ from typing import Any, BinaryIO
 from nncsl.errors import UserError
 
 _ADVICE = "make room or choose another --out"
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+_BESIDE = re.compile(r"^\.(.*?)(?:\.[0-9a-f]{16})?\.new(\..*)?$")  # older versions could be foreseen
 
 
 @contextmanager
-def written_beside(target: Path, *, size: int = 0, advice: str = _ADVICE) -> Iterator[Path]:
+def written_beside(
+    target: Path, *, size: int = 0, advice: str = _ADVICE, before_rename: Callable[[Path], object] | None = None
+) -> Iterator[Path]:
     """Give a path to write to; it gets the name ``target`` when the block ends well and is removed when it does not.
 
-    size: about as many bytes as will be written, for the message when the disk is full.
+    size: about as many bytes as will be written, for the message when the disk is full. before_rename: hears of the
+    file when it is complete and synced, and still has its other name.
     """
-    beside = target.with_name(f".{target.stem}.new{target.suffix}")  # the suffix stays: plotting libraries look at it
+    beside = name_beside(target)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
+        os.close(os.open(beside, _NEW, 0o666))
         yield beside
         with beside.open("rb+") as file:  # Windows syncs only what could be written to
             os.fsync(file.fileno())
+        if before_rename is not None:
+            before_rename(beside)
         beside.replace(target)
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
     except OSError as error:
         raise UserError(f"{target} can't be written: {_reason(error, target.parent, size)}; {advice}") from error
     finally:
@@ -36,12 +50,56 @@ def written_beside(target: Path, *, size: int = 0, advice: str = _ADVICE) -> Ite
             beside.unlink()
 
 
-def write_file(target: Path, write: Callable[[BinaryIO], object], *, size: int, advice: str = _ADVICE) -> None:
+def name_beside(target: Path) -> Path:
+    """Return a name in the same folder that nobody can foresee; the suffix stays: plotting libraries look at it."""
+    return target.with_name(f".{target.stem}.{secrets.token_hex(8)}.new{target.suffix}")
+
+
+def without_beside(name: str) -> str:
+    """Return the name of the file that ``name`` was to become, if :func:`name_beside` has made it; or ``name``."""
+    return _BESIDE.sub(r"\1\2", name)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what processes that were killed have left beside their files, for the folder's one owner."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if without_beside(path.name) != path.name:
+            path.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it that are missing, each synced into the one above."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        sync_folder(path.parent)
+
+
+def append(target: Path, text: str) -> None:
+    """Add to the end of a file, durably once the file has been synced into its folder."""
+    handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    with os.fdopen(handle, "a") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_file(
+    target: Path,
+    write: Callable[[BinaryIO], object],
+    *,
+    size: int,
+    advice: str = _ADVICE,
+    before_rename: Callable[[Path], object] | None = None,
+) -> None:
     """Write what ``write`` puts into an open file. The room is taken first, so that a full disk is noticed before.
 
     The alternative, to put the file together in memory, takes twice its size.
     """
-    with written_beside(target, size=size, advice=advice) as beside, beside.open("wb") as file:
+    with (
+        written_beside(target, size=size, advice=advice, before_rename=before_rename) as beside,
+        beside.open("rb+") as file,
+    ):
         _reserve(file, size)
         write(file)
         file.truncate()
@@ -81,7 +139,7 @@ def _reserve(file: BinaryIO, size: int) -> None:
             raise
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
     """Make a rename in the folder survive a power loss; Windows opens no folders, and keeps a rename without that."""
     if os.name == "nt":
         return

@@ -5,17 +5,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from nncsl import config as configs
 from nncsl.config import Config
-from nncsl.errors import UserError
+from nncsl.errors import DamagedError, UserError
 from nncsl.featurebank import BankError, CorruptBank, FeatureBank
 from nncsl.featurebank.manifest import CURRENT
-
-
-class DamagedError(UserError):
-    """A file that was written whole is not any more; scripts can tell this from a mistyped path."""
-
-    exit_code = 3
+from nncsl.record import folder as run_folder
 
 
 @dataclass(frozen=True)
@@ -32,7 +26,7 @@ class Place:
                 f"{self.bank} lies in no run's folder, so its images are not known: "
                 f"name the run with --run DIR, or leave the pictures out with --no-image"
             )
-        return configs.read(self.run / "config.yaml")
+        return run_folder.read_config(self.run)
 
 
 def find(path: Path, run: Path | None = None) -> Place:
@@ -44,7 +38,7 @@ def find(path: Path, run: Path | None = None) -> Place:
     if (path / "bank" / CURRENT).exists():
         return Place(path / "bank", run or (path if _is_run(path) else None))
     if _is_run(path):
-        mode = configs.read(path / "config.yaml").teacher_mode
+        mode = run_folder.read_config(path).teacher_mode
         raise UserError(
             f"{path} has no bank: one is written when its second task begins, by a method that distills, "
             f"with --teacher-mode features (this run's is {mode!r})"

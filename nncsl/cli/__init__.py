@@ -3,7 +3,9 @@
 import argparse
 import os
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,7 +49,7 @@ COMMANDS = (
 )
 
 _EXIT_CODES = """exit codes: 0 done; 1 an image that can't be read (all others are predicted), or an error inside
-nncsl; 2 a wrong flag, setting, data file or folder (one line says which); 3 a damaged feature bank;
+nncsl; 2 a wrong flag, setting, data file or folder (one line says which); 3 a damaged file of a run or bank;
 4 another rank ended or can't be reached, 130 interrupted (in both cases a run can be resumed)"""
 _RANK_LOST = 4
 
@@ -57,9 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     # GNU OpenMP's threads wait for each other in a busy loop, by default for so long that a core shared with another
     # process loses most of its time to it. Read when torch is loaded, which no command has done yet.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    arguments = build_parser().parse_args(argv)
-    arguments.typed = shlex.join(["nncsl", *(sys.argv[1:] if argv is None else argv)])
     try:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, _terminated)  # the loop over steps has its own way
+        arguments = build_parser().parse_args(argv)
+        arguments.typed = shlex.join(["nncsl", *(sys.argv[1:] if argv is None else argv)])
         return arguments.run(arguments) or 0
     except UserError as error:
         if os.environ.get("RANK", "0") == "0" or error.exit_code == _RANK_LOST:  # rank 0 may be the lost one
@@ -70,6 +74,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("nncsl: interrupted", file=sys.stderr)
         return 130
+
+
+def _terminated(*_: object) -> None:
+    """End as after Ctrl-C."""
+    raise KeyboardInterrupt
 
 
 class _Version(argparse.Action):

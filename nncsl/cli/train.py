@@ -32,6 +32,11 @@ def add(commands: Any) -> None:
         help="add tasks of new classes to a finished run, as a new one (default: RUN-continued); takes --dataset, "
         "--data-dir, --tasks (new ones, default 1), --labels, --memory, --epochs, --device, --out; the rest is RUN's",
     )
+    parser.add_argument(
+        "--previous",
+        action="store_true",
+        help="with --resume: from the checkpoint before the last one, if that is damaged",
+    )
     parser.add_argument("--ranks", type=int, metavar="N", help="share the run between N processes of this machine")
     parser.add_argument(
         "--max-restarts", type=int, default=0, metavar="N", help="with --ranks: go on by itself after a rank has died"
@@ -60,7 +65,7 @@ def _train(arguments: argparse.Namespace) -> int:
     }
     try:
         if arguments.resume:
-            runs.resume(Path(arguments.resume), overrides(arguments), **options)
+            runs.resume(Path(arguments.resume), overrides(arguments), previous=arguments.previous, **options)
             return 0
         folder = Path(arguments.out) if arguments.out else None
         options |= {"command": arguments.typed, "again": int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0}

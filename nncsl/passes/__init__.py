@@ -8,18 +8,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nncsl.networks import Network, Outputs
+from nncsl.terminal import heed
 
 # Images [n, C, H, W] (what `together` gives) to their features and projections.
 Forward = Callable[[Any], Outputs]
 Spill = Literal["device", "host", "disk"]
 Piece = Callable[[Tensor], tuple[Tensor, ...]]
+T = TypeVar("T")
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 
 
@@ -79,7 +81,7 @@ def in_parts(answer: Callable[[Tensor], Tensor], images: Tensor, size: int) -> T
     """``answer`` on ``size`` images at a time (0: on all of them), for passes without gradient."""
     if not size or len(images) <= size:
         return answer(images)
-    return torch.cat([answer(part) for part in images.split(size)])
+    return torch.cat([_heeding(answer, part) for part in images.split(size)])
 
 
 def inference_batch(network: Network, size: int) -> int:
@@ -123,7 +125,7 @@ class _Replay(torch.autograd.Function):
         ctx.save_for_backward(x)
         # A loss that ignores an output sends no gradient into it: the parameters behind it must see none, not zeros.
         ctx.set_materialize_grads(False)
-        parts = [piece(part) for part in x.split(size)]
+        parts = [_heeding(piece, part) for part in x.split(size)]
         return tuple(parts[0]) if len(parts) == 1 else tuple(map(torch.cat, zip(*parts, strict=True)))
 
     @staticmethod
@@ -133,6 +135,7 @@ class _Replay(torch.autograd.Function):
         collected = []
         with statistics_untouched(ctx.owner):
             for start in range(0, max(1, len(x)) if wanted else 0, ctx.size):  # no images: gradients of zero
+                heed()
                 part = x[start : start + ctx.size].detach().requires_grad_(ctx.needs_input_grad[3])
                 with torch.enable_grad(), torch.autocast(x.device.type, **ctx.autocast):
                     outputs = ctx.piece(part)
@@ -143,6 +146,12 @@ class _Replay(torch.autograd.Function):
                     collected.append(part.grad)
         whole = torch.cat(collected) if len(collected) > 1 else (collected or [None])[0]
         return None, None, None, whole, None
+
+
+def _heeding(piece: Callable[[Tensor], T], part: Tensor) -> T:
+    """A micro-batch, unless the run is to stop here."""
+    heed()
+    return piece(part)
 
 
 def autocast_state(device: torch.device) -> dict[str, Any]:

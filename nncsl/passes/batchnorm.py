@@ -23,6 +23,7 @@ from nncsl.networks import Block, Network, Outputs
 from nncsl.passes import Passes, autocast_state, trains_batchnorm
 from nncsl.passes.moments import BatchNorm, Moments, OneUnit, Statistics, Units, merge
 from nncsl.passes.spill import Store, open_store
+from nncsl.terminal import heed
 
 
 class Segment(NamedTuple):
@@ -129,6 +130,7 @@ class _Staged(torch.autograd.Function):
         for segment in segments:
             moments = {name: [Moments() for _ in images] for name in segment.writes if name in norms}
             for k, (unit, part) in enumerate(parts):
+                heed()
                 values = [part if name == "images" else store.get((name, k)) for name in segment.reads]
                 normalized = [
                     _normalize(value, norms.get(name), statistics.get(name))
@@ -161,6 +163,7 @@ class _Staged(torch.autograd.Function):
             normed = [name for name in segment.reads if name in ctx.norms]
             affine = [{name: _affine(ctx.norms[name]) for name in normed} for _ in range(ctx.count)]
             for k, (unit, part) in enumerate(zip(ctx.of, parts, strict=True)):
+                heed()
                 values = [
                     part if name == "images" else ctx.store.take((name, k)).requires_grad_(bool(used))
                     for name in segment.reads

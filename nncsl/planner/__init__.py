@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from nncsl import files, methods
+from nncsl import methods
 from nncsl.config import Config
 from nncsl.data.catalog import KNOWN, check_known, open_data
 from nncsl.data.division import task_sizes
@@ -24,6 +24,8 @@ from nncsl.planner.choice import Plan, make_plan
 from nncsl.planner.choice import baseline as baseline
 from nncsl.planner.options import Option
 from nncsl.planner.sizes import Sizes
+from nncsl.record import checksums
+from nncsl.record.folder import read_json
 
 PLANNED = ("micro_batch", "recompute", "spill", "bank_residency", "bank_codec")
 
@@ -143,14 +145,13 @@ def within_budget(
         return config, 0
     plan = for_run(config, source, tasks, device, folder, print, ranks)
     describe_plan(plan, Console())
-    files.write_text(folder / "plan.json", json.dumps(as_record(plan), indent=2) + "\n")
+    checksums.write_text(folder, "plan.json", json.dumps(as_record(plan), indent=2) + "\n")
     return planned(config, plan), plan.baseline
 
 
 def planned_for(folder: Path) -> str | None:
     """The kind of device that the folder's plan was made for."""
-    path = folder / "plan.json"
-    return json.loads(path.read_text()).get("device", "cpu") if path.exists() else None
+    return read_json(folder, "plan.json").get("device", "cpu") if (folder / "plan.json").exists() else None
 
 
 def unplanned(config: Config, overrides: list[dict[str, Any]]) -> Config:

@@ -1,37 +1,74 @@
-"""A run's state in one file, replaced atomically: whatever happens, the last complete one is there."""
+"""A run's state in one file, replaced atomically: whatever happens, the last complete one is there.
 
+The one before it is kept, with everything that it refers to, for the case that a disk damages the last one.
+"""
+
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from nncsl.errors import UserError
-from nncsl.files import write_file
+from nncsl.errors import DamagedError, UserError
+from nncsl.featurebank.files import sha256_of
+from nncsl.files import name_beside, write_file
+from nncsl.record import checksums
 
 FORMAT = 2
+STATE, PREVIOUS = "state.pt", "previous.pt"
 
 
 class CheckpointError(UserError):
     """A checkpoint is missing, damaged or belongs to another configuration."""
 
 
+class DamagedCheckpointError(CheckpointError, DamagedError):
+    """A checkpoint is not what was written."""
+
+
 def save(path: Path, state: Mapping[str, Any]) -> None:
-    """Tensors, numbers, strings, lists and dicts of them; written beside, synced, then renamed over the old one."""
+    """Tensors, numbers, strings, lists and dicts of them; written beside, synced, then renamed over the old one.
+
+    ``path`` is RUN/checkpoint/NAME. What was saved as the run's state before is kept as its previous one.
+    """
     contents = {"format": FORMAT, **state}
-    size = _tensor_bytes(contents)
+    run, previous = path.parent.parent, path.with_name(PREVIOUS)
+
+    def before_rename(beside: Path) -> None:
+        digests = {_name(path): sha256_of(beside)}
+        if path.name == STATE:
+            digests |= checksums.of_second_name(run, _name(path), _name(previous))
+        checksums.announce(run, digests)
+        if path.name == STATE and path.exists():
+            _keep(path, previous)
+
     advice = "the previous checkpoint is intact; make room and resume"
-    write_file(path, lambda file: torch.save(contents, file), size=size, advice=advice)
+    write_file(
+        path,
+        lambda file: torch.save(contents, file),
+        size=_tensor_bytes(contents),
+        advice=advice,
+        before_rename=before_rename,
+    )
 
 
 def load(path: Path) -> dict[str, Any]:
     """What :func:`save` wrote. Loading never executes code from the file."""
+    run, previous = path.parent.parent, path.with_name(PREVIOUS)
+    if path != previous and previous.exists():
+        other = f"the checkpoint before it is kept: nncsl train --resume {run} --previous goes on from there"
+    else:
+        other = "start the run again"
     if not path.exists():
-        raise CheckpointError(f"{path.parent.parent} holds no checkpoint: nothing was saved yet, start the run again")
+        raise CheckpointError(f"{run} holds no checkpoint: nothing was saved yet, {other}")
     try:
+        checksums.check(run, _name(path))
         state = torch.load(path, map_location="cpu", weights_only=True)
+    except DamagedError as error:
+        raise DamagedCheckpointError(f"{error}. Or {other}") from error
     except Exception as error:
-        raise CheckpointError(f"{path} can't be read ({str(error).splitlines()[0]}); start the run again") from error
+        raise CheckpointError(f"{path} can't be read ({str(error).splitlines()[0]}); {other}") from error
     if state.get("format") == 1:  # the network alone, before methods had a state: enough to evaluate it
         named = {f"network.{name}": value for name, value in state["network"].items()}
         state["method"] = {name.replace("network.feature_map", "feature_map"): value for name, value in named.items()}
@@ -42,6 +79,31 @@ def load(path: Path) -> dict[str, Any]:
             f"{path} has format {state.get('format')}, expected {FORMAT}: use the nncsl that wrote it"
         )
     return state
+
+
+def fall_back(folder: Path) -> None:
+    """Make a run's previous checkpoint its last one again."""
+    previous = folder / "checkpoint" / PREVIOUS
+    if not previous.exists():
+        raise CheckpointError(f"{folder} holds no checkpoint before its last one: resume it without --previous")
+    load(previous)
+    checksums.announce(folder, checksums.of_second_name(folder, _name(previous), f"checkpoint/{STATE}"))
+    _keep(previous, previous.with_name(STATE))
+
+
+def _name(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+def _keep(path: Path, name: Path) -> None:
+    """Give a file a second name as well; where file systems can't, the second one alone."""
+    beside = name_beside(name)
+    try:
+        os.link(path, beside, follow_symlinks=False)
+    except OSError:
+        path.replace(name)
+    else:
+        beside.replace(name)
 
 
 def _tensor_bytes(state: Any) -> int:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from nncsl import files
 from nncsl.config import Config
 from nncsl.data import folders
 from nncsl.data.catalog import check_channels, check_known, open_data, source_options
@@ -20,8 +19,8 @@ from nncsl.data.parts import Joined, Left, only
 from nncsl.data.sources import NO_CLASS, Source, open_source, own_place
 from nncsl.data.tasks import Task, check_memory, split_tasks
 from nncsl.errors import ConfigError, UserError
+from nncsl.record import checksums, remembered
 from nncsl.record import folder as run_folder
-from nncsl.record import remembered
 
 _PLACE = ("dataset", "data_dir", "cache_dir", "class_list", "test_fraction", "verify_data", "skip_unreadable",
           "max_pixels")  # fmt: skip
@@ -75,7 +74,7 @@ class ContinuedSource(Source):
 
 def write(folder: Path, earlier: Earlier) -> None:
     """Keep what is known in a run's folder."""
-    files.write_text(folder / "earlier.json", json.dumps(asdict(earlier)) + "\n")
+    checksums.write_text(folder, "earlier.json", json.dumps(asdict(earlier)) + "\n")
 
 
 def read(folder: Path) -> Earlier | None:
@@ -84,7 +83,7 @@ def read(folder: Path) -> Earlier | None:
     if not path.exists():
         return None
     try:
-        values = json.loads(path.read_text())
+        values = run_folder.read_json(folder, path.name)
         return Earlier(**values | {"stages": [Stage(**stage) for stage in values["stages"]]})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} can't be read ({error}): copy the run anew") from error

@@ -14,7 +14,9 @@ from nncsl.config import Config, build
 from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import Source, dataset_name, own_place
 from nncsl.data.tasks import Task
-from nncsl.errors import ConfigError, UserError
+from nncsl.errors import ConfigError, DamagedError, UserError
+from nncsl.files import make_folder, without_beside
+from nncsl.record import checkpoint, checksums, owner
 from nncsl.record import tensorboard as events
 
 # Where data lies, what computes, and how much memory that takes: none of it decides what a run learns.
@@ -46,9 +48,9 @@ def read_tasks(folder: Path) -> dict[str, Any]:
     """Return what tasks.json says: what :func:`describe_tasks` gave, in runs of older versions less of it."""
     path = folder / "tasks.json"
     try:
-        recorded = json.loads(path.read_text())
+        recorded = read_json(folder, path.name)
         return recorded | {"tasks": list(recorded["tasks"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, KeyError, TypeError) as error:
         raise UserError(f"{path} can't be read ({error}): is {folder} the whole folder of a run?") from error
 
 
@@ -73,7 +75,7 @@ def new_folder(folder: Path | None, config: Config) -> Path:
     if folder.exists() and not _nothing_to_lose(folder):
         raise ConfigError(f"--out {folder} is not empty: continue it with --resume {folder}, or choose another folder")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         raise ConfigError(f"--out {folder} can't be created: {error.strerror}; choose another folder") from error
     return folder
@@ -82,11 +84,12 @@ def new_folder(folder: Path | None, config: Config) -> Path:
 def _nothing_to_lose(folder: Path) -> bool:
     """An empty folder, or one whose run ended before its first checkpoint."""
     ours = {"config.yaml", "plan.json", "tasks.json", "command.txt", "metrics.jsonl", "checkpoint", "memory"}
-    ours |= {events.FOLDER, "earlier.json", "snapshots", "inputs"}
+    ours |= {events.FOLDER, "earlier.json", "snapshots", "inputs", checksums.NAME, owner.LOCK}
     if not folder.is_dir():
         return False
-    names = {path.name.replace(".new", "").removeprefix(".") for path in folder.iterdir()}
-    return names <= ours and not (folder / "checkpoint" / "state.pt").exists()
+    saved = [folder / "checkpoint" / name for name in (checkpoint.STATE, checkpoint.PREVIOUS)]
+    names = {without_beside(path.name) for path in folder.iterdir()}
+    return names <= ours and not any(path.exists() for path in saved)
 
 
 def unused_folder(wanted: Path) -> Path:
@@ -105,17 +108,45 @@ def read_config(folder: Path) -> Config:
         raise ConfigError(
             f"{folder} is not a run: {path.name} is not in it; nothing was saved yet, or it is another folder"
         )
+    try:
+        checksums.check(folder, path.name)
+    except DamagedError as error:
+        raise _explained(folder, error) from error
     return configs.read(path)
+
+
+def read_json(folder: Path, name: str) -> Any:
+    """Return what a run's small file holds; a DamagedError names one that is not what was written."""
+    checksums.check(folder, name)
+    try:
+        return json.loads((folder / name).read_text())
+    except ValueError as error:  # of a run without checksums
+        raise DamagedError(f"{folder / name} can't be read ({error}): it is damaged; restore it from a copy") from error
+
+
+def _explained(folder: Path, damaged: DamagedError) -> UserError:
+    """Return the error about a config.yaml that is not what was written: by name, if settings differ from the saved."""
+    try:
+        found = configs.read(folder / "config.yaml")
+        saved = configs.recorded(checkpoint.load(folder / "checkpoint" / checkpoint.STATE)["config"])
+        changes = changed(build.plain(saved), found)
+    except Exception:  # it can't be read, or there is nothing to compare it with
+        return damaged
+    return ConfigError(f"{damaged}. The checkpoint has other settings: {changes}") if changes else damaged
 
 
 def refuse_changes(folder: Path, recorded: dict[str, Any], wanted: Config) -> None:
     """A resumed run keeps its settings, apart from those that may move."""
+    if shown := changed(recorded, wanted):
+        raise ConfigError(f"{folder} was started with another configuration: {shown}. Start a new run for that")
+
+
+def changed(recorded: dict[str, Any], wanted: Config) -> str:
+    """Return which settings differ, apart from those that may move; nothing if none do."""
     found = build.differences(recorded, build.plain(wanted))
-    shown = "; ".join(
+    return "; ".join(
         f"{key} is {there!r} there, {here!r} was asked for" for key, there, here in found if key not in MOVABLE
     )
-    if shown:
-        raise ConfigError(f"{folder} was started with another configuration: {shown}. Start a new run for that")
 
 
 def with_absolute_paths(config: Config) -> Config:

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from nncsl.errors import UserError
-from nncsl.files import as_csv, write_text
+from nncsl.errors import DamagedError, UserError
+from nncsl.files import as_csv
+from nncsl.record import checksums
 
 
 class Mirror(Protocol):
@@ -35,22 +36,16 @@ class Journal:
     def rewind(self, task: int, epoch: int) -> None:
         """Keeps what happened before this epoch of this task."""
         kept = [line for line in self.read() if (line["task"], line.get("epoch", float("inf"))) < (task, epoch)]
-        write_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
+        checksums.write_text(self._path.parent, self._path.name, "".join(json.dumps(line) + "\n" for line in kept))
         if self._mirror is not None:
             self._mirror.rebuild(kept)
 
     def read(self) -> list[dict[str, Any]]:
         """All complete lines; a last one that was cut off is not there yet."""
-        if not self._path.exists():
-            return []
-        lines = self._path.read_text().split("\n")[:-1]
-        return [json.loads(line) for line in lines]
+        return read_lines(self._path.parent)
 
     def _append(self, line: dict[str, Any]) -> None:
-        with self._path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        checksums.append_to_journal(self._path.parent, json.dumps(line) + "\n")
         if self._mirror is not None:
             self._mirror.add(line)
 
@@ -73,7 +68,16 @@ def open_journal(folder: Path) -> Journal:
     from nncsl.record import tensorboard
 
     events = folder / tensorboard.FOLDER
-    return Journal(folder / "metrics.jsonl", tensorboard.EventFile(events) if events.is_dir() else None)
+    return Journal(folder / checksums.JOURNAL, tensorboard.EventFile(events) if events.is_dir() else None)
+
+
+def read_lines(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of the run in ``folder``, none where it has no journal; a DamagedError names a damaged one."""
+    path = folder / checksums.JOURNAL
+    try:
+        return [json.loads(line) for line in checksums.read_journal(folder).splitlines()] if path.exists() else []
+    except ValueError as error:  # of a run without checksums
+        raise DamagedError(f"{path} can't be read ({error}): it is damaged; restore it from a copy") from error
 
 
 def flat(line: dict[str, Any]) -> dict[str, Any]:
@@ -90,9 +94,9 @@ def flat(line: dict[str, Any]) -> dict[str, Any]:
 
 def table(run: Path) -> str:
     """The run's journal as csv; cells without a value are empty. Tasks and epochs count from 0, as in the journal."""
-    path = run / "metrics.jsonl"
+    path = run / checksums.JOURNAL
     if not path.exists():
         raise UserError(f"{run} has no {path.name}: expected the folder of a run that has begun to train")
-    rows = [flat(line) for line in Journal(path).read()]
+    rows = [flat(line) for line in read_lines(run)]
     columns = list(dict.fromkeys(["kind", "task", "epoch", *(name for row in rows for name in row)]))
     return as_csv(rows, columns)

@@ -8,7 +8,7 @@ import hashlib
 import json
 import struct
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -19,6 +19,7 @@ from nncsl import accounting, files
 from nncsl.data.images import FileBytes, Images, PackedImages
 from nncsl.data.sources import Source
 from nncsl.errors import DataError
+from nncsl.record import checksums
 from nncsl.replay import Memory
 
 FOLDER = "memory"
@@ -46,12 +47,14 @@ def kept(folder: Path, source: Source, memory: Memory, others: np.ndarray) -> It
     ids, labels = _contents(memory, others)
     path = _path(folder, ids, labels)
     if not path.exists():
-        _write(path, source, ids, labels)
+        _write(path, source, ids, labels, checksums.listing(folder, _listed(path)))
     yield
-    for other in path.parent.glob("*.npz"):
-        if other != path:
-            with suppress(PermissionError):  # Windows keeps what is open: a continued run reads its first one
-                other.unlink()
+    others_there = [other for other in path.parent.glob("*.npz") if other != path]
+    if others_there:  # the checkpoint before this one can do without: a run that goes on from it writes them anew
+        checksums.forget(folder, *map(_listed, others_there))
+    for other in others_there:
+        with suppress(PermissionError):  # Windows keeps what is open: a continued run reads its first one
+            other.unlink()
 
 
 def read(folder: Path, memory: Memory, others: np.ndarray) -> Remembered | None:
@@ -71,6 +74,7 @@ def path_of(folder: Path, memory: Memory, others: np.ndarray) -> Path:
 
 
 def _open(path: Path) -> Remembered:
+    checksums.check(path.parent.parent, _listed(path))
     try:
         with zipfile.ZipFile(path) as archive:
             if damaged := archive.testzip():
@@ -79,11 +83,15 @@ def _open(path: Path) -> Remembered:
         with np.load(path, allow_pickle=False) as saved:
             ids, labels, sizes = saved["ids"], saved["labels"], saved["sizes"]
             facts = json.loads(str(saved["facts"]))
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} can't be read ({error}): copy the run anew") from error
     channels = facts["channels"]
     images = PackedImages(FileBytes(path, offset), _offsets(sizes, channels), sizes, channels)
     return Remembered(ids, labels, images, tuple(facts["class_names"]), facts["dataset"])
+
+
+def _listed(path: Path) -> str:
+    return f"{FOLDER}/{path.name}"
 
 
 def _contents(memory: Memory, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -98,7 +106,9 @@ def _path(folder: Path, ids: np.ndarray, labels: np.ndarray) -> Path:
     return folder / FOLDER / f"{len(ids)}-images-{digest[:12]}.npz"
 
 
-def _write(path: Path, source: Source, ids: np.ndarray, labels: np.ndarray) -> None:
+def _write(
+    path: Path, source: Source, ids: np.ndarray, labels: np.ndarray, before_rename: Callable[[Path], object]
+) -> None:
     """Write an .npz file image by image: the memory of a large data set need not fit twice into the machine's."""
     total = accounting.image_bytes(source.train, ids)
     channels = source.test.gather(np.zeros(1, np.int64)).pixels.shape[-1]
@@ -119,7 +129,7 @@ def _write(path: Path, source: Source, ids: np.ndarray, labels: np.ndarray) -> N
                 with archive.open(_member(f"{name}.npy"), "w") as member:
                     np.lib.format.write_array(member, column, allow_pickle=False)
 
-    files.write_file(path, write, size=total + 64 * len(ids) + 4096)
+    files.write_file(path, write, size=total + 64 * len(ids) + 4096, before_rename=before_rename)
 
 
 def _member(name: str) -> zipfile.ZipInfo:

@@ -1,6 +1,7 @@
 """What the network makes of the test set at a task's boundary, kept for the report: the network itself moves on."""
 
 import io
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nncsl import files
+from nncsl.errors import DamagedError
+from nncsl.record import checksums
 
+FOLDER = "snapshots"
 _MOST = 2000
 _SAMPLES = "samples of class "
 
@@ -59,7 +63,9 @@ def keep_snapshot(
         class_names=np.array(names),
         **made,
     )
-    files.write_bytes(_path(folder, task), image.getbuffer())
+    path, content = _path(folder, task), image.getbuffer()
+    listing = checksums.listing(folder, f"{FOLDER}/{path.name}")
+    files.write_file(path, lambda file: file.write(content), size=len(content), before_rename=listing)
 
 
 def read_snapshot(folder: Path, task: int) -> Snapshot | None:
@@ -67,10 +73,14 @@ def read_snapshot(folder: Path, task: int) -> Snapshot | None:
     path = _path(folder, task)
     if not path.exists():
         return None
-    with np.load(path, allow_pickle=False) as saved:
-        names = tuple(str(name) for name in saved["class_names"])
-        made = {int(key.removeprefix(_SAMPLES)): saved[key] for key in saved if key.startswith(_SAMPLES)}
-        return Snapshot(saved["projections"], saved["labels"], saved["confusion"], names, made)
+    checksums.check(folder, f"{FOLDER}/{path.name}")
+    try:
+        with np.load(path, allow_pickle=False) as saved:
+            names = tuple(str(name) for name in saved["class_names"])
+            made = {int(key.removeprefix(_SAMPLES)): saved[key] for key in saved if key.startswith(_SAMPLES)}
+            return Snapshot(saved["projections"], saved["labels"], saved["confusion"], names, made)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:  # of a run without checksums
+        raise DamagedError(f"{path} can't be read ({error}): it is damaged; restore it from a copy") from error
 
 
 def balanced(labels: np.ndarray, most: int) -> np.ndarray:
@@ -85,4 +95,4 @@ def balanced(labels: np.ndarray, most: int) -> np.ndarray:
 
 
 def _path(folder: Path, task: int) -> Path:
-    return folder / "snapshots" / f"task-{task + 1}.npz"
+    return folder / FOLDER / f"task-{task + 1}.npz"

@@ -12,6 +12,8 @@ import yaml
 from nncsl import metrics
 from nncsl.config import renamed
 from nncsl.errors import UserError
+from nncsl.record import checksums
+from nncsl.record.journal import read_lines
 
 _NOT_CURVES = ("kind", "task", "epoch", "lr", "images_per_second", "unlabeled_accuracy", "phase")
 
@@ -90,13 +92,13 @@ def collect(folder: Path) -> RunRecord:
         raise UserError(f"{folder} is not a folder: expected the folder of a run, e.g. one below runs/")
     if not (folder / "config.yaml").exists():
         raise UserError(f"{folder} is not a run: no config.yaml in it; expected a folder that `nncsl train` wrote")
-    config = _read(folder / "config.yaml", yaml.safe_load)
+    config = _read(folder, "config.yaml", yaml.safe_load)
     if not isinstance(config, Mapping) or not {"method", "dataset", "epochs", "tasks"} <= set(config):
         raise UserError(f"{folder / 'config.yaml'} is not the configuration of a run: method or dataset is missing")
-    lines = _read(folder / "metrics.jsonl", _journal) or []
-    tasks = _read(folder / "tasks.json", json.loads) or {"tasks": []}
-    summary = _read(folder / "summary.json", json.loads)
-    command = _read(folder / "command.txt", str.strip)
+    lines = read_lines(folder)
+    tasks = _read(folder, "tasks.json", json.loads) or {"tasks": []}
+    summary = _read(folder, "summary.json", json.loads)
+    command = _read(folder, "command.txt", str.strip)
     done = [line for line in lines if line["kind"] == "task"]
     progress = _progress(folder) if summary is None else summary
     return RunRecord(
@@ -124,15 +126,12 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _journal(text: str) -> list[dict[str, Any]]:
-    """All complete lines: a run that is under way may be writing the last one just now."""
-    return [json.loads(line) for line in text.split("\n")[:-1]]
-
-
-def _read(path: Path, parse: Any) -> Any:
+def _read(folder: Path, name: str, parse: Any) -> Any:
     """The parsed file, None if there is none."""
+    path = folder / name
     if not path.exists():
         return None
+    checksums.check(folder, name)
     try:
         return parse(path.read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import zipfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,5 +45,5 @@ def _cached(path: Path, key: str) -> np.ndarray | None:
     try:
         with np.load(path, allow_pickle=False) as saved:
             return saved["points"] if str(saved["key"]) == key else None
-    except (OSError, ValueError, KeyError, EOFError):
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None

@@ -18,10 +18,11 @@ from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError, UserError
 from nncsl.methods.base import Method
-from nncsl.record import checkpoint, earlier, remembered
+from nncsl.record import checkpoint, checksums, earlier, remembered
 from nncsl.record import folder as run_folder
 from nncsl.record.earlier import Earlier
 from nncsl.record.journal import Journal
+from nncsl.record.owner import Owner, owning
 from nncsl.record.state import RunState
 from nncsl.runs.opening import find_device
 from nncsl.runs.training import resume
@@ -83,7 +84,10 @@ def extend(
     return resume(ranks.first(begin), [], quiet=quiet, report=report, tensorboard=tensorboard)
 
 
-def prepare(finished: Finished, overrides: list[dict[str, Any]], folder: Path | None, command: str | None) -> Path:
+@owning
+def prepare(
+    owner: Owner, finished: Finished, overrides: list[dict[str, Any]], folder: Path | None, command: str | None
+) -> Path:
     """Make the folder of a run that has learned the finished one's tasks and is about to begin the new ones."""
     config, before = new_settings(finished, overrides)
     source, tasks = earlier.open_continued(finished.folder, config, before)
@@ -92,6 +96,7 @@ def prepare(finished: Finished, overrides: list[dict[str, Any]], folder: Path | 
     if folder is None:
         folder = run_folder.unused_folder(finished.folder.with_name(f"{finished.folder.name}-continued"))
     folder = run_folder.new_folder(folder, config)
+    owner.take(folder)
     print(f"{finished.folder}: {len(before.tasks)} tasks, {len(before.class_names)} classes; going on in {folder}")
 
     copies = [remembered.path_of(finished.folder, state.memory, method.keeps())]
@@ -99,14 +104,16 @@ def prepare(finished: Finished, overrides: list[dict[str, Any]], folder: Path | 
     if config.memory_budget and config.memory_budget == finished.config.memory_budget:
         copies.append(finished.folder / "plan.json")
     for path in copies:
-        with files.written_beside(folder / path.relative_to(finished.folder)) as beside:
+        name = path.relative_to(finished.folder).as_posix()
+        checksums.check(finished.folder, name)
+        with files.written_beside(folder / name, before_rename=checksums.listing(folder, name)) as beside:
             shutil.copyfile(path, beside)
     described = run_folder.describe_tasks(source, tasks, before.tasks)
-    files.write_text(folder / "tasks.json", json.dumps(described) + "\n")
-    files.write_text(folder / "metrics.jsonl", _journal(finished.folder, len(tasks)))
-    files.write_text(folder / "config.yaml", configs.dump(config))
+    checksums.write_text(folder, "tasks.json", json.dumps(described) + "\n")
+    checksums.write_text(folder, "metrics.jsonl", _journal(finished.folder, len(tasks)))
+    checksums.write_text(folder, "config.yaml", configs.dump(config))
     if command:
-        files.write_text(folder / "command.txt", command + "\n")
+        checksums.write_text(folder, "command.txt", command + "\n")
     earlier.write(folder, before)
     # The last one: from here on the run can be resumed.
     contents = {"config": build.plain(config), "state": state.pack(), "method": method.state_dict()}

@@ -17,11 +17,12 @@ from nncsl.distributed import Ranks
 from nncsl.errors import ConfigError, UserError
 from nncsl.exchange import RankLostError
 from nncsl.featurebank.errors import BankError
-from nncsl.record import checkpoint, earlier
+from nncsl.record import checkpoint, checksums, earlier
 from nncsl.record import folder as run_folder
 from nncsl.record import summary as summaries
 from nncsl.record import tensorboard as events
 from nncsl.record.journal import open_journal
+from nncsl.record.owner import Owner, owning
 from nncsl.record.remarks import remarks
 from nncsl.runs.opening import find_device
 from nncsl.terminal import Interrupted, Reporter
@@ -33,7 +34,9 @@ class RunInterrupted(UserError):
     """The run stopped on request, with everything saved."""
 
 
+@owning
 def start(
+    owner: Owner,
     config: Config,
     folder: Path | None,
     *,
@@ -62,40 +65,51 @@ def start(
 
     def begin() -> tuple[Config, Path, int]:
         new = run_folder.new_folder(folder, config)
+        owner.take(new)
+        run_folder.new_folder(new, config)  # again, now that nobody else can train in it
         try:
             planned, base = planner.within_budget(config, source, tasks, new, device, ranks.count)
         except UserError:
-            if not any(new.iterdir()):
-                new.rmdir()  # a refused run leaves nothing
+            owner.leave_nothing(new)
             raise
         if tensorboard:
-            (new / events.FOLDER).mkdir(exist_ok=True)
-        files.write_text(new / "config.yaml", configs.dump(planned))
-        files.write_text(new / "tasks.json", json.dumps(run_folder.describe_tasks(source, tasks)) + "\n")
+            files.make_folder(new / events.FOLDER)
+        checksums.write_text(new, "config.yaml", configs.dump(planned))
+        checksums.write_text(new, "tasks.json", json.dumps(run_folder.describe_tasks(source, tasks)) + "\n")
         if command:
-            files.write_text(new / "command.txt", command + "\n")
+            checksums.write_text(new, "command.txt", command + "\n")
         return planned, new, base
 
     config, folder, base = ranks.first(begin)
     return _train(config, source, tasks, folder, device, ranks, base, resumed=False, quiet=quiet, report=report)
 
 
+@owning
 def resume(
+    owner: Owner,
     folder: Path,
     overrides: list[dict[str, Any]],
     *,
     quiet: bool = False,
     report: bool = False,
     tensorboard: bool = False,
+    previous: bool = False,
 ) -> dict[str, Any]:
     """Continues the run in ``folder``. Where data lies and what computes may be said anew; other settings stay.
 
     ``tensorboard`` gives a run event files that was started without, from its first epoch on, even if it is complete.
+    ``previous``: go on from the checkpoint before the last one, which may be damaged.
     """
     ranks = distributed.connect()
 
     def find() -> tuple[dict[str, Any], Config, dict[str, Any] | None]:
-        started = build.plain(run_folder.read_config(folder))
+        read = run_folder.read_config(folder)
+        complete = (folder / "summary.json").exists() and not previous
+        if not complete or tensorboard:
+            owner.take(folder)
+        if previous:
+            checkpoint.fall_back(folder)
+        started = build.plain(read)
         wanted = started
         for override in overrides:
             wanted = build.merge(wanted, configs.renamed(override))
@@ -104,8 +118,8 @@ def resume(
         if tensorboard or (folder / events.FOLDER).is_dir():
             events.check_installed()
         if tensorboard:
-            (folder / events.FOLDER).mkdir(exist_ok=True)
-        if (folder / "summary.json").exists():
+            files.make_folder(folder / events.FOLDER)
+        if complete:
             return started, config, _complete(folder, config, report=report, tensorboard=tensorboard)
         _saved(folder, config)
         return started, config, None
@@ -120,7 +134,7 @@ def resume(
     def begin() -> tuple[Config, int]:
         recorded = run_folder.read_tasks(folder)
         described = run_folder.describe_tasks(source, tasks, before.tasks if before else ())
-        if any(described[key] != value for key, value in recorded.items()):
+        if any(described.get(key) != value for key, value in recorded.items()):
             raise ConfigError(
                 f"{folder / 'tasks.json'} records other tasks than {config.dataset} gives now: has its data changed?"
             )
@@ -131,7 +145,7 @@ def resume(
         unplanned = planner.unplanned(config, overrides)
         planned, base = planner.within_budget(unplanned, source, tasks, folder, device, ranks.count)
         planned = replace(planned, bank_codec=config.bank_codec)  # that of the bank that is there
-        files.write_text(folder / "config.yaml", configs.dump(planned))
+        checksums.write_text(folder, "config.yaml", configs.dump(planned))
         return planned, base
 
     config, base = ranks.first(begin)
@@ -145,7 +159,7 @@ def _complete(folder: Path, config: Config, *, report: bool, tensorboard: bool) 
         open_journal(folder).rewind(config.tasks, 0)
     if report and not (folder / "report.html").exists():
         write_report(folder)
-    return json.loads((folder / "summary.json").read_text())
+    return run_folder.read_json(folder, "summary.json")
 
 
 def _train(
@@ -196,7 +210,7 @@ def _train(
             }
         if not ranks.writes:
             return summary
-        files.write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+        checksums.write_text(folder, "summary.json", json.dumps(summary, indent=2) + "\n")
         classifies = methods.find(config.method).classifies
         reporter.table(f"results, in {folder}", summaries.results(summary, classifies=classifies))
     if report:

@@ -1,6 +1,7 @@
 """The feature bank as teacher: swept when a phase begins, read at every step, refreshed and evicted in time."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,13 +15,16 @@ from nncsl.config import Config
 from nncsl.data.policy import KINDS
 from nncsl.data.tasks import Task
 from nncsl.errors import UserError
-from nncsl.featurebank import FeatureBank, fingerprint
+from nncsl.featurebank import BankError, FeatureBank, fingerprint
 from nncsl.methods.base import Asked, Method, Phase
 from nncsl.passes import inference_batch
 from nncsl.record import checkpoint
 from nncsl.record.state import RunState
+from nncsl.steps.divergence import diverged
 from nncsl.teachers import Surroundings, Teacher, asked_keys
 from nncsl.terminal import Interrupted
+
+_LARGEST = torch.finfo(torch.float16).max  # of an answer that a bank can keep; sane ones are below a hundred
 
 
 class _View(NamedTuple):
@@ -35,6 +39,7 @@ class BankTeacher(Teacher):
         self._method, self._around, self._config = method, around, around.config
         self._ranks = around.ranks
         self._bank: FeatureBank | None = None  # of rank 0, which reads and writes for all
+        self._saved_generation: int | None = None  # that the last checkpoint refers to
         self._dim = 0
         self._asks: Mapping[str, Asked] = {}
 
@@ -46,6 +51,7 @@ class BankTeacher(Teacher):
         self._refreshes = others and 0 < self._config.bank_refresh_epochs < phase.epochs
         if not asks:
             return
+        self._saved_generation = self._saved_generation or state.generation
         if state.generation is not None and self._bank is None and self._ranks.writes:
             self._bank = FeatureBank.open(
                 self._around.folder / "bank",
@@ -96,10 +102,13 @@ class BankTeacher(Teacher):
         return dict(zip(counts, self._ranks.send(rows).split(list(counts.values())), strict=True))
 
     def after_save(self) -> None:
+        """Evict what neither the checkpoint just written nor the one before it refers to."""
         if self._bank is not None:
+            needed = {self._bank.generation, self._saved_generation}
             for generation in self._bank.generations:
-                if generation.generation != self._bank.generation:
+                if generation.generation not in needed:
                     self._bank.evict(generation=generation.generation)
+            self._saved_generation = self._state.generation
 
     def close(self) -> None:
         if self._bank is not None:
@@ -143,6 +152,7 @@ class BankTeacher(Teacher):
                 own = turn[self._ranks.rank] if self._ranks.rank < len(turn) else None
                 rows = None if own is None else own.asked.answer(self._method, self._render(own.keys))
                 rows = self._ranks.collect(rows, [len(view.keys) for view in turn])
+                self._check(rows)
                 if turn is turns[0] and self._ranks.writes:
                     self._begin_generation(pool, rows.shape[1], unit=turn[0].asked.unit)
                 self._write(turn, rows)
@@ -151,6 +161,13 @@ class BankTeacher(Teacher):
             self._bank.commit()
         self._state.generation = self._ranks.say(self._bank.generation if self._bank is not None else None)
         accounting.return_free_memory()
+
+    def _check(self, rows: Tensor) -> None:
+        """Stop a run whose weights are finite still, but not what they make of an image."""
+        largest = rows.abs().max().item() if rows.numel() else 0.0
+        if not largest <= _LARGEST:
+            seen = f"the old network's answers reach {largest:g} at the beginning of task {self._task.index + 1}"
+            raise diverged(self._config, self._around.folder, seen)
 
     def _write(self, views: list[_View], rows: Tensor) -> None:
         if self._bank is not None:
@@ -165,17 +182,21 @@ class BankTeacher(Teacher):
             "views": {"policy": config.views.fingerprint(), "seed": config.seed, "slots": dict(pool.sizes)},
             "dataset": self._around.dataset,
         }
+        folder = self._around.folder / "bank"
+        where: dict[str, Any] = {"residency": config.bank_residency, "device": self._where}
+        if self._bank is None:
+            with suppress(BankError, OSError):  # none is there yet; or one that no checkpoint can be resumed with
+                self._bank = FeatureBank.open(folder, "a", verify=False, **where)
         if self._bank is not None:
             self._bank.begin_generation(**facts, dim=dim, normalized=unit)
             return
         self._bank = FeatureBank.create(
-            self._around.folder / "bank",
+            folder,
             dim,
             config.bank_codec,
             overwrite=True,
             normalized=unit,
-            residency=config.bank_residency,
-            device=self._where,
+            **where,
             **facts,
         )
 

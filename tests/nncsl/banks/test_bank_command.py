@@ -256,6 +256,7 @@ def test_a_query_refuses_another_data_set_than_the_banks(bank_command, trained, 
                 Image.new("RGB", (40, 40), (number, 0, 0)).save(folder / f"{number}.png")
     text = (moved / "config.yaml").read_text()
     (moved / "config.yaml").write_text(text.replace("dataset: digits", f"dataset: folder:{tmp_path / 'images'}"))
+    (moved / "SHA256SUMS").unlink()  # it was changed on purpose
     code, _, err = bank_command("query", moved, some_image(trained), "-o", tmp_path / "sheet.png")
     assert code == 2 and "has it changed?" in err and not (tmp_path / "sheet.png").exists()
 

@@ -28,13 +28,15 @@ def test_no_report_means_none_and_resuming_keeps_the_first_command(tmp_path, cap
     assert main([*train_command(folder, "--no-report", "--tasks", "1")[3:]]) == 0
     assert not (folder / "report.html").exists()
     before = (folder / "command.txt").read_text()
-    (folder / ".report.new.html").mkdir()  # in the way of every report
+    (folder / "metrics.jsonl").rename(folder / "aside")
+    (folder / "metrics.jsonl").mkdir()  # in the way of every report
     capsys.readouterr()
     assert main(["train", "--resume", str(folder)]) == 0
     complete, failed = capsys.readouterr().out.splitlines()
     assert complete == f"{folder} is complete"
     assert failed.startswith("no report") and failed.endswith(f"nncsl report {folder}")
-    (folder / ".report.new.html").rmdir()
+    (folder / "metrics.jsonl").rmdir()
+    (folder / "aside").rename(folder / "metrics.jsonl")
     assert main(["train", "--resume", str(folder)]) == 0
     assert f"report: {folder / 'report.html'}" in capsys.readouterr().out and (folder / "report.html").exists()
     assert (folder / "command.txt").read_text() == before
@@ -80,6 +82,7 @@ def test_views_are_drawn_from_what_was_kept_when_the_data_is_gone(runs, tmp_path
     shutil.copytree(runs["nncsl-0"], moved)
     text = (moved / "config.yaml").read_text().replace("dataset: digits", "dataset: folder:/nowhere")
     (moved / "config.yaml").write_text(text)
+    (moved / "SHA256SUMS").unlink()  # it was changed on purpose
     assert report.write([moved]).read_text().count('src="data:image/png') >= 17
     (moved / "snapshots" / "views.json").unlink()
     page = report.write([moved]).read_text()
@@ -91,6 +94,7 @@ def test_many_classes_still_make_a_page(browser, runs, tmp_path, classes):
     """More classes than can be colored or numbered: points by task, a shaded matrix; nothing overflows."""
     folder = tmp_path / "run"
     shutil.copytree(runs["nncsl-0"], folder)
+    (folder / "SHA256SUMS").unlink()  # files are changed on purpose
     each = classes // 5
     tasks = [{"classes": list(range(i * each, (i + 1) * each))} for i in range(5)]
     (folder / "tasks.json").write_text(f'{{"tasks": {tasks}}}'.replace("'", '"'))

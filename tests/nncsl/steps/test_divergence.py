@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from nncsl import engine
+from nncsl import engine, methods
 from nncsl.methods.base import Losses
+from nncsl.methods.nncsl import NNCSL
 from nncsl.methods.supervised import Finetune
 from nncsl.record import checkpoint
 from nncsl.steps.divergence import DivergenceError, Lookout
@@ -85,3 +86,48 @@ def test_nothing_is_saved_after_a_loss_that_nobody_has_looked_at(small, make_run
     assert (saved["epoch"], saved["step"]) == (1, 0)
     steps = len(run.source.train_labels) // 200
     assert len(taken) == steps + min(2 + delay, steps)
+
+
+WILD = ["tasks=2", "epochs=2", "warmup_epochs=0", "network.blocks=[1]", "unlabeled_batch=350", "bank_views=1"]
+CASES = {name: (f"method={name}",) for name in methods.METHODS}
+CASES |= {
+    "kd": ("distillation=kd",),
+    "feature": ("distillation=feature",),
+    "copied": ("teacher_mode=model",),
+    "int8": ("bank_codec=int8",),
+    "fp32": ("bank_codec=fp32",),
+    "half": ("precision=fp16",),
+    "micro": ("micro_batch=100",),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_whatever_diverges_says_so_in_one_way(small, make_run, case):
+    """At a rate of a million; some methods end all the same, with finite weights."""
+    settings = CASES[case]
+    method = methods.find(settings[0].removeprefix("method=") if "method=" in settings[0] else "nncsl")
+    own = ["own.epochs=2"] if hasattr(method.Settings, "epochs") else []
+    rate = "own.lr=1e6" if hasattr(method.Settings, "lr") else "lr_peak=1e6"
+    run = make_run(small(*WILD, *settings, *own, rate))
+    try:
+        engine.train(run)
+    except DivergenceError as error:
+        assert "The last good checkpoint is in" in str(error) and "Start a new run with a lower" in str(error)
+    saved = checkpoint.load(run.checkpoint_path)["method"]
+    assert all(value.isfinite().all() for name, value in saved.items() if name.startswith("network."))
+
+
+def test_answers_that_no_bank_can_keep_are_divergence(small, make_run):
+    """Weights are finite still, but not what they make of an image."""
+    run = make_run(small(*WILD, "distillation=kd"))
+    begin = NNCSL.asks
+
+    def huge(self, *arguments):
+        with torch.no_grad():
+            self.network.head.weight.mul_(1e30)
+        return begin(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NNCSL, "asks", huge)
+        with pytest.raises(DivergenceError, match="the old network's answers reach .* at the beginning of task 2"):
+            engine.train(run)
