@@ -60,7 +60,9 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
     optimizers: list[torch.optim.Optimizer] = []
     if saved is None:
         state = RunState()
-        state.untrained = evaluation.untrained_accuracy(method, source, run.tasks, config.views, device, ranks)
+        state.untrained = evaluation.untrained_accuracy(
+            method, source, run.tasks, config.views, device, ranks, reporter.track
+        )
     else:
         state = RunState.unpack(saved["state"])
         optimizers = methods.restore(method, saved, run.tasks, state)
@@ -209,7 +211,8 @@ def remember(run: Run, method: Method, state: RunState, stream: Stream, task: Ta
     config, memory = run.config, state.memory
 
     def answers(ids: np.ndarray, answer: Answer) -> Tensor:
-        return evaluation.answers(method, stream, ids, config.views, run.device, answer, run.ranks)
+        track, caption = run.reporter.track, "choosing what to remember"
+        return evaluation.answers(method, stream, ids, config.views, run.device, answer, run.ranks, track, caption)
 
     ranking = method.rank(task, memory, answers)
     size = len(memory.ids) + len(task.labeled) if method.remembers_all else config.memory
@@ -230,15 +233,16 @@ def plain_batches(run: Run, stream: Stream, ids: np.ndarray) -> Iterator[Tensor]
 
 def seen_accuracy(run: Run, method: Method, task: Task) -> float:
     """Return percent correct among the classes seen so far."""
-    scores, labels = evaluation.test_scores(method, run.source, run.config.views, run.device, run.ranks)
+    track = run.reporter.track
+    scores, labels = evaluation.test_scores(method, run.source, run.config.views, run.device, run.ranks, track)
     predicted = networks.mask_unseen(scores, torch.from_numpy(task.seen_mask)).argmax(dim=1)
     return evaluation.percent(predicted, labels, task.seen)
 
 
 def measure(run: Run, method: Method, state: RunState, task: Task) -> None:
     """Add a row to the accuracy matrix, the accuracy over seen classes, and how well the next task is known already."""
-    source, policy = run.source, run.config.views
-    scores, labels = evaluation.test_scores(method, source, policy, run.device, run.ranks)
+    source, policy, track = run.source, run.config.views, run.reporter.track
+    scores, labels = evaluation.test_scores(method, source, policy, run.device, run.ranks, track)
     seen = torch.from_numpy(task.seen_mask)
     state.accuracy_matrix.append(evaluation.accuracy_by_task(scores, labels, run.tasks, seen))
     predicted = networks.mask_unseen(scores, seen).argmax(dim=1)
@@ -246,7 +250,9 @@ def measure(run: Run, method: Method, state: RunState, task: Task) -> None:
     if task.index + 1 < len(run.tasks):
         state.ahead.append(evaluation.accuracy_ahead(scores, labels, run.tasks[task.index + 1]))
     chosen = snapshots.shown(source.test_labels)
-    projections = evaluation.answers(method, source.test, chosen, policy, run.device, unit_projections, run.ranks)
+    projections = evaluation.answers(
+        method, source.test, chosen, policy, run.device, unit_projections, run.ranks, track
+    )
     with networks.evaluating(method):
         made = {label: as_pixels(images, policy) for label, images in method.samples(task).items()}
     if run.ranks.writes:

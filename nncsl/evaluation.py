@@ -1,7 +1,7 @@
 """Accuracy on the test set: eval mode, plain images, no state changed."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,14 @@ from nncsl.methods.base import Method, head_logits
 from nncsl.networks import mask_unseen
 from nncsl.passes import inference_batch
 
+T = TypeVar("T")
+Track = Callable[[Sequence[T], str], Iterable[T]]  # items and a caption -> the same items, while progress is shown
+
+
+def unseen(items: Sequence[T], caption: str) -> Iterable[T]:
+    """Give the items and show nothing."""
+    return items
+
 
 def answers(
     method: Method,
@@ -26,17 +34,19 @@ def answers(
     device: torch.device,
     answer: Callable[[Any, Tensor], Tensor],
     ranks: Ranks = ALONE,
+    track: Track = unseen,
+    caption: str = "measuring",
 ) -> Tensor:
     """Return ``answer(method, pixels)`` on plain images, on the host: [n, ...]. No mode or statistic changes.
 
-    Ranks share the batches, and all get all answers.
+    Ranks share the batches, and all get all answers. track, caption: how progress is shown.
     """
     size = inference_batch(method.network, policy.large.size)
     parts = [ids[start : start + size] for start in range(0, max(1, len(ids)), size)]
     own = parts[ranks.rank :: ranks.count]
     found, rows = None, 0
     with networks.evaluating(method):
-        for part in own:
+        for part in track(own, caption):
             given = answer(method, plain_images(images, part, policy, device))
             if found is None:
                 found = torch.empty(sum(map(len, own)), *given.shape[1:])
@@ -67,11 +77,16 @@ def percent(predicted: Tensor, labels: Tensor, classes: tuple[int, ...]) -> floa
 
 
 def test_scores(
-    method: Method, source: Source, policy: ViewPolicy, device: torch.device, ranks: Ranks = ALONE
+    method: Method,
+    source: Source,
+    policy: ViewPolicy,
+    device: torch.device,
+    ranks: Ranks = ALONE,
+    track: Track = unseen,
 ) -> tuple[Tensor, Tensor]:
     """Return the method's scores [n, C] over all classes and the labels [n] of the whole test set."""
     everything = np.arange(len(source.test))
-    scores = answers(method, source.test, everything, policy, device, lambda m, x: m.predict(x), ranks)
+    scores = answers(method, source.test, everything, policy, device, lambda m, x: m.predict(x), ranks, track)
     return scores, torch.from_numpy(source.test_labels)
 
 
@@ -89,7 +104,9 @@ def untrained_accuracy(
     policy: ViewPolicy,
     device: torch.device,
     ranks: Ranks = ALONE,
+    track: Track = unseen,
 ) -> list[float]:
     """Return percent correct on each task by the head before any training: what forward transfer is measured from."""
-    logits = answers(method, source.test, np.arange(len(source.test)), policy, device, head_logits, ranks)
+    everything, caption = np.arange(len(source.test)), "measuring the untrained network"
+    logits = answers(method, source.test, everything, policy, device, head_logits, ranks, track, caption)
     return accuracy_by_task(logits, torch.from_numpy(source.test_labels), tasks, seen=None)

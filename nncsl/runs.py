@@ -21,12 +21,15 @@ from nncsl.errors import ConfigError, UserError
 from nncsl.exchange import RankLostError
 from nncsl.featurebank.errors import BankError
 from nncsl.methods.base import Method, unit_projections
+from nncsl.planner import duration
 from nncsl.record import checkpoint
 from nncsl.record import folder as run_folder
+from nncsl.record import opening
 from nncsl.record import summary as summaries
 from nncsl.record import tensorboard as events
 from nncsl.record.journal import open_journal
 from nncsl.record.state import RunState
+from nncsl.steps import threads
 from nncsl.terminal import Interrupted, Reporter
 
 MEMORY_PARTS = ("student", "gradients", "optimizer", "activations", "teacher", "bank", "data", "memory")  # of every run
@@ -59,6 +62,8 @@ def start(
         return resume(folder, [], quiet=quiet, report=report, tensorboard=tensorboard)
     config = run_folder.with_absolute_paths(methods.settled(config))
     device = find_device(config.device)
+    if ranks.writes:
+        print(f"reading {config.dataset} ...", flush=True)
     source, tasks = ranks.in_turn(lambda: open_data(config))
 
     def begin() -> tuple[Config, Path, int]:
@@ -115,6 +120,8 @@ def resume(
     if complete is not None:
         return complete
     device = find_device(config.device)
+    if ranks.writes:
+        print(f"reading {config.dataset} for {folder} (resumed) ...", flush=True)
     source, tasks = ranks.in_turn(lambda: open_data(config))
 
     def begin() -> tuple[Config, int]:
@@ -183,10 +190,16 @@ def _train(
     report: bool,
 ) -> dict[str, Any]:
     ranks = ranks.training(device, exact=config.ranks_exact, seconds=config.ranks_timeout)
-    with Reporter(len(tasks), quiet=quiet, silent=not ranks.writes) as reporter:
+    method = methods.build(config, source.num_classes)  # to be looked at: the engine makes its own
+    reporter = Reporter(len(tasks), quiet=quiet, silent=not ranks.writes)
+    with reporter, threads.chosen(method.network, config, device):
         run = engine.Run(config, source, tasks, ranks.folder(folder), device, reporter, ranks)
         where = f"{device}, in {folder}" if ranks.alone else f"{device.type}, {ranks.count} ranks, in {folder}"
         reporter.say(f"{config.method} on {source.name}, {where}" + (" (resumed)" if resumed else ""))
+        for line in opening.lines(config, source, tasks, method, device):
+            reporter.say(line)
+        del method
+        reporter.expect(duration.Outlook(config, duration.of_run(config, tasks, len(source.test))))
         try:
             # What was saved has no name here: its tensors are to go as soon as the run has taken them.
             _, state = engine.train(run, ranks.first(lambda: _saved(folder, config)) if resumed else None)
@@ -226,6 +239,7 @@ def write_report(folder: Path, opened: tuple[Source, tuple[Task, ...]] | None = 
     from nncsl import report
 
     try:
+        print("drawing the report ...", flush=True)
         print(f"report: {report.write([folder], opened=opened)}")
     except Exception as error:
         print(f"no report ({type(error).__name__}: {error}); the run is complete: try nncsl report {folder}")
@@ -282,4 +296,7 @@ def evaluate(folder: Path) -> dict[str, Any]:
         known = torch.from_numpy(source.train_labels[ids])
         probabilities = kernels.snn(queries, supports, known, num_classes=source.num_classes, temperature=config.tau)
         result["nearest_neighbours"] = evaluation.accuracy_by_task(probabilities, labels, shown, seen)
-    return result
+    ways = [way for way in ("linear", "nearest_neighbours") if way in result]
+    classes = len(tasks[trained - 1].seen)
+    means = {way: sum(result[way]) / trained for way in ways}
+    return result | {"mean": means, "classes": classes, "chance": opening.chance(classes)}

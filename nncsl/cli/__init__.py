@@ -18,6 +18,7 @@ from nncsl.cli import (
     export,
     methods,
     metrics,
+    names,
     plan,
     predict,
     report,
@@ -83,7 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nncsl",
         description=f"nncsl {__version__}: continual semi-supervised learning with few labels and little memory.",
-        epilog=_EXIT_CODES,
+        epilog=f"{names.overview()}\n\n{_EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(

@@ -4,11 +4,13 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from nncsl.cli import names
+
 # Flags that are settings under another spelling: flag -> (setting, type, help).
 SETTINGS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "--dataset": ("dataset", str, "digits, cifar10, cifar100, imagenet100, or folder:PATH for your own images"),
     "--data-dir": ("data_dir", str, "the folder that holds the data set"),
-    "--method": ("method", str, "what learns (default: nncsl); `nncsl methods` lists them all"),
+    "--method": ("method", str, f"what learns (default: nncsl): {', '.join(names.methods())}"),
     "--teacher-mode": (
         "teacher_mode",
         str,
@@ -56,9 +58,7 @@ def _described(commands: Any, name: str, summary: str, examples: tuple[str, ...]
 
 def add_settings(parser: argparse.ArgumentParser, flags: list[str]) -> None:
     """Declares --preset, the given ones of SETTINGS, and --set."""
-    parser.add_argument(
-        "--preset", help="starting point: digits, cifar10, cifar100, imagenet100 (default: by data set)"
-    )
+    parser.add_argument("--preset", help=f"starting point (default: by data set): {', '.join(names.presets())}")
     for flag in flags:
         key, kind, summary = SETTINGS[flag]
         if kind is bool:
@@ -76,7 +76,24 @@ def configuration(arguments: argparse.Namespace) -> Any:
     """The :class:`nncsl.config.Config` that the flags ask for."""
     from nncsl.config import load, preset_for
 
-    return load(arguments.preset or preset_for(arguments.dataset), overrides(arguments))
+    given = overrides(arguments)
+    if arguments.preset is None and (arguments.dataset or "").startswith("folder:"):
+        given = [_fitting(arguments.dataset, given), *given]
+    return load(arguments.preset or preset_for(arguments.dataset), given)
+
+
+def _fitting(dataset: str, given: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the size of a user's own images asks for, unless the sizes of views are given."""
+    from pathlib import Path
+
+    from nncsl.config.scaling import settings_for
+    from nncsl.data.folders import typical_short_side
+
+    views = [override.get("views") or {} for override in given]
+    if any("size" in (view.get(crop) or {}) for view in views for crop in ("large", "small")):
+        return {}
+    short_side = typical_short_side(Path(dataset.removeprefix("folder:")).expanduser())
+    return {} if short_side is None else settings_for(short_side)
 
 
 def overrides(arguments: argparse.Namespace) -> list[dict[str, Any]]:

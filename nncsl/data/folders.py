@@ -1,16 +1,20 @@
 """Images in folders, one sub-folder per class: what is there, in a stable order."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
+from nncsl.data.decoding import measure
 from nncsl.data.rng import permutation, stream_key
 from nncsl.errors import DataError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 _TEST_FOLDERS = ("test", "val", "validation")
+_SAMPLED_CLASSES, _SAMPLED_IMAGES = 32, 4  # are looked at to tell photographs from thumbnails
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,21 @@ def split_folders(
     if test_fraction is None:
         raise DataError(f"{root} has no train/ and val/ folders; expected both, with a sub-folder per class")
     return _split_by_ratio(_list(root, classes), test_fraction)
+
+
+def typical_short_side(root: Path) -> int | None:
+    """Return the median short side, in pixels, of a few images of every class; None where no image can be read."""
+    inside = root / "train" if (root / "train").is_dir() else root
+    found = []
+    try:
+        for folder in sorted(path for path in inside.iterdir() if path.is_dir())[:_SAMPLED_CLASSES]:
+            names = (path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+            for file in sorted(islice(names, _SAMPLED_IMAGES)):
+                with suppress(DataError):  # that one can't be read is said where all of them are
+                    found.append(min(measure(file)))
+    except OSError:
+        return None
+    return round(float(np.median(found))) if found else None
 
 
 def _list(root: Path, classes: tuple[str, ...] | None) -> Listing:
