@@ -22,9 +22,8 @@ from nncsl.exchange import RankLostError
 from nncsl.featurebank.errors import BankError
 from nncsl.methods.base import Method, unit_projections
 from nncsl.planner import duration
-from nncsl.record import checkpoint
+from nncsl.record import checkpoint, opening
 from nncsl.record import folder as run_folder
-from nncsl.record import opening
 from nncsl.record import summary as summaries
 from nncsl.record import tensorboard as events
 from nncsl.record.journal import open_journal

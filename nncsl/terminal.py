@@ -154,7 +154,7 @@ class Reporter:
 
 
 class Waiting:
-    """What is being done while there is nothing to see yet: on a terminal one line that changes, elsewhere one a stage."""
+    """What goes on while there is nothing to see yet: on a terminal one line that changes, elsewhere one a stage."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -42,7 +42,7 @@ def lines(found: dict[str, Any]) -> list[str]:
             "",
             f"generation {one['generation']}" + (" (current)" if place == 0 else ""),
             f"  teacher   {one['teacher'] or 'not recorded'}",
-            f"  task      {'not recorded' if one['task'] is None else one['task']}",
+            f"  task      {'not recorded' if one['task'] is None else one['task'] + 1}",
             f"  dataset   {one['dataset'] or 'not recorded'}",
             f"  views     {'not recorded' if one['views'] is None else one['views']}",
             f"  features  {one['rows']} of {_count(one['images'], 'image')}; {codec}",

@@ -10,7 +10,7 @@ from nncsl.planner.duration import Work, words
 
 @dataclass(frozen=True)
 class Forecast:
-    """The work of every task and the seconds that it takes here; advice: what would be quicker, if anything is known."""
+    """The work of every task and the seconds it takes here; advice: what would be quicker, if anything is known."""
 
     works: tuple[Work, ...]
     seconds: tuple[float, ...]

@@ -21,12 +21,14 @@ class RunRecord:
     """What a run's folder says. Of a run that has not ended: what is known by now.
 
     matrix: a row per finished task, percent; seen: accuracy over the classes seen after each; memory: peak bytes by
-    part; epochs: metrics.jsonl's epoch lines; tasks: each task's classes.
+    part; epochs: metrics.jsonl's epoch lines; tasks: each task's classes; labeled, unlabeled: its numbers of images.
     """
 
     folder: Path
     config: dict[str, Any]
     tasks: tuple[tuple[int, ...], ...]
+    labeled: tuple[int, ...]
+    unlabeled: tuple[int, ...]
     epochs: tuple[dict[str, Any], ...]
     matrix: tuple[tuple[float, ...], ...]
     seen: tuple[float, ...]
@@ -95,6 +97,8 @@ def collect(folder: Path) -> RunRecord:
         folder=folder,
         config=renamed(config),
         tasks=tuple(tuple(task["classes"]) for task in tasks["tasks"]),
+        labeled=tuple(len(task["labeled"]) for task in tasks["tasks"]),
+        unlabeled=tuple(task["unlabeled_images"] for task in tasks["tasks"]),
         epochs=tuple(line for line in lines if line["kind"] == "epoch"),
         matrix=tuple(map(tuple, summary["accuracy_matrix"] if summary else (line["accuracy"] for line in done))),
         seen=tuple(summary["seen_accuracy"] if summary else (line["seen_accuracy"] for line in done)),
