@@ -229,6 +229,7 @@ def _train(
         files.write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
         reporter.table(f"results, in {folder}", summaries.results(summary))
     if report:
+        print("drawing the report ...", flush=True)
         write_report(folder, (source, tasks))
     return summary
 
@@ -238,7 +239,6 @@ def write_report(folder: Path, opened: tuple[Source, tuple[Task, ...]] | None = 
     from nncsl import report
 
     try:
-        print("drawing the report ...", flush=True)
         print(f"report: {report.write([folder], opened=opened)}")
     except Exception as error:
         print(f"no report ({type(error).__name__}: {error}); the run is complete: try nncsl report {folder}")

@@ -107,7 +107,7 @@ def _free_place(own: np.ndarray, name: str, taken: list[tuple[float, float, floa
     own: points [n, 2]; taken: middle and half width of the names that stand already. None where there is no room: the
     legend has the name as well. At a point of its own, as the middle of two heaps may belong to another group.
     """
-    half = _LETTER * cell_len(name) / 2
+    half = _LETTER * cell_len(name) / 2 + 3  # and a gap beside it
     for x, y in own[np.argsort(np.abs(own - np.median(own, axis=0)).sum(axis=1), kind="stable")]:
         x = float(np.clip(x, half, side - half)) if 2 * half < side else side / 2
         if all(abs(y - other_y) > _LINE or abs(x - other_x) > half + other for other_x, other_y, other in taken):
