@@ -15,6 +15,8 @@ from rich.text import Text
 
 T = TypeVar("T")
 
+_NARROW, _BAR, _COUNT = 80, 24, 20  # columns: of a terminal too narrow for bars, of a bar, of "1234/5678" and a time
+
 
 class Phase(Protocol):
     """What is shown of a phase."""
@@ -57,7 +59,10 @@ class Reporter:
         self._tasks, self._epochs, self._phase, self._named = tasks, 0, "", False
         self._console = Console(file=sys.stdout, quiet=silent)
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal and not quiet and not silent
-        columns = (TextColumn("{task.description}"), BarColumn(30), _Counted(), TimeRemainingColumn(compact=True))
+        drawn = (
+            [BarColumn(_BAR)] if self._console.width >= _NARROW else []
+        )  # a narrow terminal needs its room for words
+        columns = (TextColumn("{task.description}"), *drawn, _Counted(), TimeRemainingColumn(compact=True))
         self._bar = Progress(*columns, TextColumn("{task.fields[note]}"), console=self._console, disable=not self._live)
         self._row = self._bar.add_task("", total=None, visible=False, note="")
         self._task, self._images = 0, 0
@@ -111,7 +116,18 @@ class Reporter:
             rate = self._images / (time.monotonic() - self._began)
             parts = [left, f"{rate:.0f} images/s", *(f"{name} {loss:.2f}" for name, loss in losses.items())]
             title = f"task {self._task + 1}/{self._tasks} {self._phase}epoch {epoch + 1}/{self._epochs}"
-            self._bar.update(self._row, description=title, note="  ".join(filter(None, parts)))
+            self._bar.update(self._row, description=title, note=self._fitting(title, filter(None, parts)))
+
+    def _fitting(self, title: str, parts: Iterable[str]) -> str:
+        """As many of the parts, the first ones, as there is room for behind title, bar, count and time."""
+        width = self._console.width
+        room = width - len(title) - _COUNT - (_BAR + 1 if width >= _NARROW else 0)
+        shown = ""
+        for part in parts:
+            if len(shown) + len(part) > room:
+                break
+            shown += f"{part}  "
+        return shown.rstrip()
 
     def epoch(self, epoch: int, means: Mapping[str, float], rate: float) -> None:
         """On a terminal the bar says it; elsewhere a line, at most one every ten seconds and the last one of a task."""

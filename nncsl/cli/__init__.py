@@ -84,7 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nncsl",
         description=f"nncsl {__version__}: continual semi-supervised learning with few labels and little memory.",
-        epilog=f"{names.overview()}\n\n{_EXIT_CODES}",
+        epilog=f"{names.overview()}\n\n{names.wrapped(_EXIT_CODES)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(

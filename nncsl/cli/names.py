@@ -4,6 +4,7 @@ Presets are the files that are there; methods are read from the source of their 
 """
 
 import ast
+import shutil
 import textwrap
 from functools import cache
 from itertools import takewhile
@@ -39,6 +40,12 @@ def described_presets() -> list[tuple[str, str]]:
 
 def overview() -> str:
     """Return a part of a help: the presets with what they are, and the methods."""
-    rows = [f"  {name:<15} {about}" for name, about in described_presets()]
-    listed = textwrap.fill(", ".join(methods()), width=76, initial_indent="  ", subsequent_indent="  ")
+    rows = [wrapped(f"  {name:<15} {about}", indent=18) for name, about in described_presets()]
+    listed = wrapped("  " + ", ".join(methods()), indent=2)
     return "\n".join(["presets:", *rows, "", "methods (`nncsl methods` says what each is):", listed])
+
+
+def wrapped(text: str, indent: int = 0) -> str:
+    """Return the text in lines that fit the terminal, as argparse wraps what it is not told to leave."""
+    width = min(100, shutil.get_terminal_size().columns - 2)
+    return textwrap.fill(text, max(width, indent + 20), subsequent_indent=" " * indent, break_on_hyphens=False)

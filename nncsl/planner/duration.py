@@ -134,7 +134,7 @@ class Outlook:
         if self._steps < _FEW or (self._seconds < _SETTLED and self._steps < _MANY):
             return None
         left = time_left(self._works, task, done, self._seconds / self._steps)
-        self.remaining = f"all tasks: {words(left)} left"
+        self.remaining = f"{words(left).removeprefix('about ')} left in all"
         if self._said:
             return None
         self._said = True

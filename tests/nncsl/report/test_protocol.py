@@ -1,6 +1,8 @@
 """What the page says of a run's data and of what it keeps; and where it can't be written."""
 
+import json
 import re
+import shutil
 import warnings
 from pathlib import Path
 
@@ -28,6 +30,16 @@ def test_every_task_with_its_classes_images_labels_and_chance(runs):
     assert sum(int(row[3]) for row in found) == 1297
     page = report.write([runs["er-0"]], runs["er-0"] / "other.html").read_text()
     assert "chance: 10.0%" in page and 'data-name="tasks"' in page and 'data-name="ledger"' in page
+
+
+def test_a_task_of_one_class_is_warned_of_on_top(runs, tmp_path):
+    folder = shutil.copytree(runs["er-0"], tmp_path / "run")
+    split = json.loads((folder / "tasks.json").read_text())
+    split["tasks"][0]["classes"] = [1]
+    (folder / "tasks.json").write_text(json.dumps(split))
+    top = report.write([folder]).read_text().split("<section")[0]
+    assert "one class alone in task 1 (1)" in top
+    assert "one class alone" not in report.write([runs["er-0"]], tmp_path / "other.html").read_text()
 
 
 def test_the_ledger_has_bytes_of_what_is_kept(runs):
