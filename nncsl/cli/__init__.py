@@ -59,12 +59,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     arguments.typed = shlex.join(["nncsl", *(sys.argv[1:] if argv is None else argv)])
     try:
-        return arguments.run(arguments) or 0
+        code = arguments.run(arguments) or 0
+        sys.stdout.flush()  # here, where a closed pipe is no error
+        return code
     except UserError as error:
         if os.environ.get("RANK", "0") == "0" or error.exit_code == _RANK_LOST:  # rank 0 may be the lost one
             print(f"nncsl: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at its end
         return 0
     except KeyboardInterrupt:
         print("nncsl: interrupted", file=sys.stderr)
