@@ -15,7 +15,8 @@ from rich.text import Text
 
 T = TypeVar("T")
 
-_NARROW, _BAR, _COUNT = 80, 24, 20  # columns: of a terminal too narrow for bars, of a bar, of "1234/5678" and a time
+# Letters: of a terminal too narrow for bars, of a bar, of "1234/5678" and a time, of a column "task 12".
+_NARROW, _BAR, _COUNT, _COLUMN = 80, 24, 20, 10
 
 
 class Phase(Protocol):
@@ -59,10 +60,9 @@ class Reporter:
         self._tasks, self._epochs, self._phase, self._named = tasks, 0, "", False
         self._console = Console(file=sys.stdout, quiet=silent)
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal and not quiet and not silent
-        drawn = (
-            [BarColumn(_BAR)] if self._console.width >= _NARROW else []
-        )  # a narrow terminal needs its room for words
-        columns = (TextColumn("{task.description}"), *drawn, _Counted(), TimeRemainingColumn(compact=True))
+        # A narrow terminal needs its room for words.
+        bars = [BarColumn(_BAR)] if self._console.width >= _NARROW else []
+        columns = (TextColumn("{task.description}"), *bars, _Counted(), TimeRemainingColumn(compact=True))
         self._bar = Progress(*columns, TextColumn("{task.fields[note]}"), console=self._console, disable=not self._live)
         self._row = self._bar.add_task("", total=None, visible=False, note="")
         self._task, self._images = 0, 0
@@ -155,7 +155,13 @@ class Reporter:
             self.say(f"  {text} ...")
 
     def accuracies(self, task: int, row: Sequence[float], seen: float) -> None:
-        table = Table(title=f"accuracy after task {task + 1}/{self._tasks}", title_justify="left")
+        """A table, or a line where its columns would not fit."""
+        title = f"accuracy after task {task + 1}/{self._tasks}"
+        if _COLUMN * (task + 3) > self._console.width:
+            listed = ", ".join(f"{value:.1f}" for value in row[: task + 1])
+            self.say(f"{title}: {listed}; seen classes {seen:.1f}")
+            return
+        table = Table(title=title, title_justify="left")
         for j in range(task + 1):
             table.add_column(f"task {j + 1}", justify="right")
         table.add_column("seen classes", justify="right")

@@ -15,6 +15,7 @@ from nncsl.methods.base import Method
 from nncsl.planner import imagined
 from nncsl.planner.sizes import Sizes
 from nncsl.replay import Memory
+from nncsl.steps import threads
 
 _WITHOUT_GRADIENT = 1 / 3  # of the work of a pass with its backward pass
 _LONG = 3600  # seconds from which on somebody may prefer a reduction
@@ -58,7 +59,7 @@ def expected(config: Config, sizes: Sizes) -> tuple[Work, ...]:
 def time_left(works: Sequence[Work], task: int, done: int, seconds: float) -> float:
     """Return the seconds that a run still takes after ``done`` steps of a task, if a step there takes ``seconds``."""
     now = works[task]
-    rate = seconds / now.each
+    rate = seconds / max(now.each, 1.0)
     return max(0, now.steps - done) * seconds + rate * (now.between + sum(work.total for work in works[task + 1 :]))
 
 
@@ -95,12 +96,14 @@ def measured_rate(config: Config, classes: int, device: torch.device, *, frozen:
     count = max(2 * config.micro_batch, _IMAGES if size <= 64 else _IMAGES // 4)
     images = torch.randn(count, len(config.views.mean), size, size, device=device)
     taken = []
-    for _ in range(_FEW):
-        began = _clock(device)
-        with networks.autocast(config.precision, device):
-            outputs = forward(images)
-        (outputs.projections.float().square().mean() + outputs.features.float().mean()).backward()  # type: ignore[no-untyped-call]
-        taken.append(_clock(device) - began)
+    with threads.chosen(method.network, config, device):
+        for _ in range(_FEW):
+            began = _clock(device)
+            with networks.autocast(config.precision, device):
+                outputs = forward(images)
+            loss = outputs.projections.float().square().mean() + outputs.features.float().mean()
+            loss.backward()  # type: ignore[no-untyped-call]
+            taken.append(_clock(device) - began)
     return min(taken) / (count * size**2)
 
 

@@ -48,7 +48,7 @@ def _of_one_image(network: Network, channels: int, size: int) -> float:
 
     hooks = [module.register_forward_hook(count) for module in network.modules() if _multiplies(module)]
     with networks.evaluating(network):
-        network(torch.zeros(1, channels, size, size))
+        network(torch.zeros(1, channels, size, size, device=next(network.parameters()).device))
     for hook in hooks:
         hook.remove()
     return sum(counted)

@@ -107,6 +107,16 @@ def test_a_terminal_never_shows_a_bar_of_unknown_length(monkeypatch):
     assert "0/3" in shown and "1/80" in shown
 
 
+def test_accuracies_of_many_tasks_fit_a_narrow_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    reporter = Reporter(20, quiet=True)
+    reporter.accuracies(1, [50.0] * 20, 61.0)
+    assert "│   50.0 │   50.0 │         61.0 │" in capsys.readouterr().out
+    reporter.accuracies(11, [50.0] * 20, 61.0)
+    line = capsys.readouterr().out
+    assert line == f"accuracy after task 12/20: {', '.join(['50.0'] * 12)}; seen classes 61.0\n"
+
+
 def test_one_class_in_a_task_is_warned_of(finished):
     """It would train with losses of zero, in silence."""
     config = replace(runs.run_folder.read_config(finished[0]), tasks=10)
