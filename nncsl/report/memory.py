@@ -55,7 +55,7 @@ def ledger(record: RunRecord) -> str:
     """Return what is kept, in bytes."""
     parts = dict(record.memory)
     parts["bank"] = parts.get("bank") or _folder_bytes(record.folder / "bank")  # one on disk takes no memory
-    rows = [
+    rows: list[list[Cell | str]] = [
         [about, Cell(scales.size(parts[name]), parts[name]), how_long]
         for name, (about, how_long) in _KEPT.items()
         if parts.get(name)

@@ -25,7 +25,8 @@ def chance(record: RunRecord) -> float | None:
 
 def tasks(record: RunRecord, names: list[str]) -> str:
     """Return a table of the tasks: classes, images, labels, and what guessing would give after each."""
-    rows, seen = [], 0
+    rows: list[list[Cell | str]] = []
+    seen = 0
     for number, classes in enumerate(record.tasks):
         seen += len(classes)
         listed = ", ".join(names[c] for c in classes[:_SHOWN_CLASSES])
