@@ -24,16 +24,17 @@ def add(commands: Any) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
     from nncsl.runs import evaluate
 
-    found = evaluate(Path(arguments.run_folder))
+    with Console(stderr=True).status(f"measuring {arguments.run_folder}"):  # seen on a terminal alone
+        found = evaluate(Path(arguments.run_folder))
     if arguments.json:
         import json
 
         print(json.dumps(found, indent=2))
         return 0
-    from rich.console import Console
-
     Console().print(accuracy_table(found))
     return 0
 

@@ -3,7 +3,6 @@
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -62,8 +61,8 @@ def typical_short_side(root: Path) -> int | None:
     found = []
     try:
         for folder in sorted(path for path in inside.iterdir() if path.is_dir())[:_SAMPLED_CLASSES]:
-            names = (path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
-            for file in sorted(islice(names, _SAMPLED_IMAGES)):
+            images = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+            for file in images[:_SAMPLED_IMAGES]:
                 with suppress(DataError):  # that one can't be read is said where all of them are
                     found.append(min(measure(file)))
     except OSError:

@@ -1,22 +1,26 @@
 """What somebody sees who starts a run: what it is, what it does now, how long it takes, and what may go wrong."""
 
 import io
+import json
 import os
 import re
 import sys
+import time
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 import torch
+from rich.console import Console
 
 from nncsl import cli, methods, runs
 from nncsl.cli import names
 from nncsl.config import load, presets
 from nncsl.data.catalog import open_data
-from nncsl.planner import duration
+from nncsl.planner import choice, duration
 from nncsl.record import opening
 from nncsl.steps import threads
-from nncsl.terminal import Reporter
+from nncsl.terminal import Reporter, Waiting
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +77,10 @@ def test_time_left_counts_all_tasks_in_their_size():
     assert "cifar10-small" in duration.advice(load("cifar10"), 5e5) and not duration.advice(load("cifar10"), 50)
 
 
+class _Option(NamedTuple):
+    name: str
+
+
 class _Phase:
     name, epochs, steps = "train", 2, 40
 
@@ -107,6 +115,22 @@ def test_a_terminal_never_shows_a_bar_of_unknown_length(monkeypatch):
     assert "0/3" in shown and "1/80" in shown
 
 
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal of POSIX")
+def test_planning_shows_what_is_being_measured(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    plain, (master, slave) = io.StringIO(), os.openpty()
+    for file in (plain, os.fdopen(slave, "w")):
+        with Waiting(Console(file=file, width=80)) as waiting:
+            waiting.say("measuring a few small steps")
+            for option in choice._noted([_Option("whole batch"), _Option("micro-batch 8")], waiting.note):
+                assert option.name
+            time.sleep(0.2)  # a terminal is drawn ten times a second
+    shown = os.read(master, 1 << 16).decode()
+    os.close(master)
+    assert plain.getvalue() == "measuring a few small steps\n"
+    assert "planning: 2 ways measured, now micro-batch 8" in shown
+
+
 def test_accuracies_of_many_tasks_fit_a_narrow_terminal(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "60")
     reporter = Reporter(20, quiet=True)
@@ -132,8 +156,6 @@ def test_tasks_of_different_sizes_are_counted():
 
 
 def test_eval_is_a_table_with_means_and_chance_for_people_and_json_for_programs(finished, capsys, monkeypatch):
-    import json
-
     monkeypatch.setenv("COLUMNS", "100")
     assert cli.main(["eval", str(finished[0]), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -174,8 +196,6 @@ def test_help_lists_every_preset_and_method():
 
 
 def test_a_plan_without_a_budget_tells_the_time(capsys):
-    import json
-
     small = ["--set", "network.width=8", "--set", "tasks=2", "--set", "epochs=1", "--set", "warmup_epochs=0"]
     assert cli.main(["plan", "--json", *small]) == 0
     found = json.loads(capsys.readouterr().out)
