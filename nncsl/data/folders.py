@@ -61,7 +61,7 @@ def typical_short_side(root: Path) -> int | None:
     found = []
     try:
         for folder in sorted(path for path in inside.iterdir() if path.is_dir())[:_SAMPLED_CLASSES]:
-            images = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+            images = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
             for file in images[:_SAMPLED_IMAGES]:
                 with suppress(DataError):  # that one can't be read is said where all of them are
                     found.append(min(measure(file)))
