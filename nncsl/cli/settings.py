@@ -89,11 +89,16 @@ def _fitting(dataset: str, given: list[dict[str, Any]]) -> dict[str, Any]:
     from nncsl.config.scaling import settings_for
     from nncsl.data.folders import typical_short_side
 
-    views = [override.get("views") or {} for override in given]
-    if any("size" in (view.get(crop) or {}) for view in views for crop in ("large", "small")):
+    if any(_sizes_views(override.get("views", {})) for override in given):
         return {}
     short_side = typical_short_side(Path(dataset.removeprefix("folder:")).expanduser())
     return {} if short_side is None else settings_for(short_side)
+
+
+def _sizes_views(views: Any) -> bool:
+    """Whether a value for ``views`` gives a size; one that is no mapping is left to those who refuse it."""
+    crops = [views.get(name) for name in ("large", "small")] if isinstance(views, dict) else [views]
+    return any(not isinstance(crop, dict) or "size" in crop for crop in crops if crop is not None)
 
 
 def overrides(arguments: argparse.Namespace) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from nncsl.cli.settings import configuration
 from nncsl.config import load
 from nncsl.config.scaling import settings_for
 from nncsl.data.folders import typical_short_side
+from nncsl.errors import ConfigError
 
 
 @pytest.fixture
@@ -46,6 +47,9 @@ def test_what_is_given_stays(images):
     assert (given.views.large.size, given.views.small.size, given.network.stem) == (48, 18, "cifar")
     assert resolved("--dataset", f"folder:{folder}", "--preset", "cifar10").views.large.size == 32
     assert resolved("--dataset", f"folder:{folder}", "--set", "unlabeled_batch=7").unlabeled_batch == 7
+    for wrong in ("views=3", "views.large=4", "views=[1]"):
+        with pytest.raises(ConfigError, match="expected a mapping"):
+            resolved("--dataset", f"folder:{folder}", "--set", wrong)
 
 
 def test_a_step_of_large_images_is_that_of_the_preset_made_for_them():
