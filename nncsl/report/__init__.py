@@ -9,7 +9,7 @@ from nncsl import files
 from nncsl.errors import UserError
 
 NAME = "report.html"
-_ADVICE = "choose another place with -o FILE"
+_ADVICE = "choose another -o FILE"
 
 
 def write(folders: Sequence[Path], output: Path | None = None, opened: Any = None) -> Path:
