@@ -63,7 +63,9 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
     optimizers: list[torch.optim.Optimizer] = []
     if saved is None:
         state = RunState()
-        state.untrained = evaluation.untrained_accuracy(method, source, run.tasks, config.views, device, ranks)
+        state.untrained = evaluation.untrained_accuracy(
+            method, source, run.tasks, config.views, device, ranks, reporter.track
+        )
     else:
         state = RunState.unpack(saved["state"])
         optimizers = methods.restore(method, saved, run.tasks, state)
@@ -231,7 +233,8 @@ def remember(run: Run, method: Method, state: RunState, stream: Stream, task: Ta
     config, memory = run.config, state.memory
 
     def answers(ids: np.ndarray, answer: Answer) -> Tensor:
-        return evaluation.answers(method, stream, ids, config.views, run.device, answer, run.ranks)
+        track, caption = run.reporter.track, "choosing what to remember"
+        return evaluation.answers(method, stream, ids, config.views, run.device, answer, run.ranks, track, caption)
 
     ranking = method.rank(task, memory, answers)
     size = len(memory.ids) + len(task.labeled) if method.remembers_all else config.memory
@@ -252,14 +255,15 @@ def plain_batches(run: Run, stream: Stream, ids: np.ndarray) -> Iterator[Tensor]
 
 def seen_accuracy(run: Run, method: Method, task: Task) -> float | None:
     """Return percent correct among the classes seen so far; None where their test images are gone."""
-    scores, labels = evaluation.test_scores(method, run.source, run.config.views, run.device, run.ranks)
+    track = run.reporter.track
+    scores, labels = evaluation.test_scores(method, run.source, run.config.views, run.device, run.ranks, track)
     return evaluation.seen_accuracy(scores, labels, run.tasks[: task.index + 1])[0]
 
 
 def measure(run: Run, method: Method, state: RunState, task: Task) -> None:
     """Add a row to the accuracy matrix, the accuracy over seen classes, and how well the next task is known already."""
-    source, policy = run.source, run.config.views
-    scores, labels = evaluation.test_scores(method, source, policy, run.device, run.ranks)
+    source, policy, track = run.source, run.config.views, run.reporter.track
+    scores, labels = evaluation.test_scores(method, source, policy, run.device, run.ranks, track)
     seen = torch.from_numpy(task.seen_mask(scores.shape[1]))
     state.accuracy_matrix.append(evaluation.accuracy_by_task(scores, labels, run.tasks, seen))
     accuracy, predicted = evaluation.seen_accuracy(scores, labels, run.tasks[: task.index + 1])
@@ -267,7 +271,9 @@ def measure(run: Run, method: Method, state: RunState, task: Task) -> None:
     if task.index + 1 < len(run.tasks):
         state.ahead.append(evaluation.accuracy_ahead(scores, labels, run.tasks[task.index + 1]))
     chosen = snapshots.shown(source.test_labels)
-    projections = evaluation.answers(method, source.test, chosen, policy, run.device, unit_projections, run.ranks)
+    projections = evaluation.answers(
+        method, source.test, chosen, policy, run.device, unit_projections, run.ranks, track
+    )
     with networks.evaluating(method):
         made = {label: as_pixels(images, policy) for label, images in method.samples(task).items()}
     if run.ranks.writes:

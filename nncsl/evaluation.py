@@ -1,7 +1,7 @@
 """Accuracy on the test set: eval mode, plain images, no state changed."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,14 @@ from nncsl.networks import mask_unseen
 from nncsl.passes import inference_batch
 from nncsl.terminal import heed
 
+T = TypeVar("T")
+Track = Callable[[Sequence[T], str], Iterable[T]]  # items and a caption -> the same items, while progress is shown
+
+
+def unseen(items: Sequence[T], caption: str) -> Iterable[T]:
+    """Give the items and show nothing."""
+    return items
+
 
 def answers(
     method: Method,
@@ -27,17 +35,19 @@ def answers(
     device: torch.device,
     answer: Callable[[Any, Tensor], Tensor],
     ranks: Ranks = ALONE,
+    track: Track = unseen,
+    caption: str = "measuring",
 ) -> Tensor:
     """Return ``answer(method, pixels)`` on plain images, on the host: [n, ...]. No mode or statistic changes.
 
-    Ranks share the batches, and all get all answers.
+    Ranks share the batches, and all get all answers. track, caption: how progress is shown.
     """
     size = inference_batch(method.network, policy.large.size)
     parts = [ids[start : start + size] for start in range(0, max(1, len(ids)), size)]
     own = parts[ranks.rank :: ranks.count]
     found, rows = None, 0
     with networks.evaluating(method):
-        for part in own:
+        for part in track(own, caption):
             heed()
             given = answer(method, plain_images(images, part, policy, device))
             if found is None:
@@ -84,11 +94,16 @@ def seen_accuracy(scores: Tensor, labels: Tensor, tasks: tuple[Task, ...]) -> tu
 
 
 def test_scores(
-    method: Method, source: Source, policy: ViewPolicy, device: torch.device, ranks: Ranks = ALONE
+    method: Method,
+    source: Source,
+    policy: ViewPolicy,
+    device: torch.device,
+    ranks: Ranks = ALONE,
+    track: Track = unseen,
 ) -> tuple[Tensor, Tensor]:
     """Return the method's scores [n, C] over all classes and the labels [n] of the whole test set."""
     everything = np.arange(len(source.test))
-    scores = answers(method, source.test, everything, policy, device, lambda m, x: m.predict(x), ranks)
+    scores = answers(method, source.test, everything, policy, device, lambda m, x: m.predict(x), ranks, track)
     return scores, torch.from_numpy(source.test_labels)
 
 
@@ -106,7 +121,9 @@ def untrained_accuracy(
     policy: ViewPolicy,
     device: torch.device,
     ranks: Ranks = ALONE,
+    track: Track = unseen,
 ) -> list[float | None]:
     """Return percent correct on each task by the head before any training: what forward transfer is measured from."""
-    logits = answers(method, source.test, np.arange(len(source.test)), policy, device, head_logits, ranks)
+    everything, caption = np.arange(len(source.test)), "measuring the untrained network"
+    logits = answers(method, source.test, everything, policy, device, head_logits, ranks, track, caption)
     return accuracy_by_task(logits, torch.from_numpy(source.test_labels), tasks, seen=None)

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shutil
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +22,11 @@ from nncsl.errors import UserError
 _ADVICE = "make room or choose another --out"
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 _BESIDE = re.compile(r"^\.(.*?)(?:\.[0-9a-f]{16})?\.new(\..*)?$")  # older versions could be foreseen
+_CJK_FONTS = (
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Noto Sans SC", "Source Han Sans SC"),
+    *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "IPAGothic", "NanumGothic"),
+    *("PingFang SC", "Hiragino Sans", "Apple SD Gothic Neo", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic"),
+)
 
 
 @contextmanager
@@ -113,6 +119,20 @@ def write_bytes(target: Path, content: bytes | memoryview) -> None:
 def write_text(target: Path, text: str) -> None:
     """Write a small text file."""
     write_bytes(target, text.encode())
+
+
+def write_figure(target: Path, figure: Any, *, dpi: int, advice: str = _ADVICE) -> None:
+    """Write a matplotlib figure. Names in Chinese, Japanese or Korean get a font that has them, where there is one."""
+    from matplotlib.font_manager import get_font_names
+    from matplotlib.text import Text
+
+    there = set(get_font_names())
+    families = ["DejaVu Sans", *(name for name in _CJK_FONTS if name in there)]
+    for label in figure.findobj(Text):
+        label.set_fontfamily(families)
+    with written_beside(target, advice=advice) as beside, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # shown as a box, which says it as well
+        figure.savefig(beside, dpi=dpi)
 
 
 def write_table(target: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:

@@ -26,6 +26,11 @@ def info(place: Place) -> dict[str, Any]:
     }
 
 
+def _counted(task: Any) -> str:
+    """A run's tasks have numbers from 0 and are counted from 1; another bank may call them what it likes."""
+    return "not recorded" if task is None else str(task + 1 if isinstance(task, int) else task)
+
+
 def lines(found: dict[str, Any]) -> list[str]:
     """The same for a person to read."""
     shown = [f"{found['path']}: {_size(found['bytes'])} in {_count(len(found['generations']), 'generation')}"]
@@ -42,7 +47,7 @@ def lines(found: dict[str, Any]) -> list[str]:
             "",
             f"generation {one['generation']}" + (" (current)" if place == 0 else ""),
             f"  teacher   {one['teacher'] or 'not recorded'}",
-            f"  task      {'not recorded' if one['task'] is None else one['task']}",
+            f"  task      {_counted(one['task'])}",
             f"  dataset   {one['dataset'] or 'not recorded'}",
             f"  views     {'not recorded' if one['views'] is None else one['views']}",
             f"  features  {one['rows']} of {_count(one['images'], 'image')}; {codec}",

@@ -9,7 +9,7 @@ from nncsl.banks.query import Answer, Neighbor
 from nncsl.data.catalog import source_options
 from nncsl.data.sources import NO_CLASS, Source, open_source
 from nncsl.errors import DataError
-from nncsl.files import written_beside
+from nncsl.files import write_figure
 from nncsl.record import earlier
 
 _COLUMNS = 6
@@ -59,5 +59,4 @@ def write(answer: Answer, source: Source, target: Path) -> None:
         axis.imshow(pixels.squeeze(), cmap="gray", vmin=0, vmax=255)
         first = "asked for" if neighbor is answer.query else f"{neighbor.similarity:.3f}"
         axis.set_title(f"{first}\n{class_name(neighbor, source)}\n{neighbor.image}, {neighbor.role}", fontsize=8)
-    with written_beside(target) as beside:
-        figure.savefig(beside, dpi=110)
+    write_figure(target, figure, dpi=110)

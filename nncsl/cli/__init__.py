@@ -20,6 +20,7 @@ from nncsl.cli import (
     export,
     methods,
     metrics,
+    names,
     plan,
     predict,
     pretrain,
@@ -64,12 +65,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             signal.signal(signal.SIGTERM, _terminated)  # the loop over steps has its own way
         arguments = build_parser().parse_args(argv)
         arguments.typed = shlex.join(["nncsl", *(sys.argv[1:] if argv is None else argv)])
-        return arguments.run(arguments) or 0
+        code = arguments.run(arguments) or 0
+        sys.stdout.flush()  # here, where a closed pipe is no error
+        return code
     except UserError as error:
         if os.environ.get("RANK", "0") == "0" or error.exit_code == _RANK_LOST:  # rank 0 may be the lost one
             print(f"nncsl: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at its end
         return 0
     except KeyboardInterrupt:
         print("nncsl: interrupted", file=sys.stderr)
@@ -94,7 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nncsl",
         description=f"nncsl {__version__}: continual semi-supervised learning with few labels and little memory.",
-        epilog=_EXIT_CODES,
+        epilog=f"{names.overview()}\n\n{names.wrapped(_EXIT_CODES)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(

@@ -1,10 +1,9 @@
-"""``nncsl plan``: how a run would fit into an amount of memory, without training."""
+"""``nncsl plan``: how long a run would take, and how it would fit into an amount of memory, without training."""
 
 import argparse
 from typing import Any
 
 from nncsl.cli.settings import SETTINGS, add_settings, command, configuration
-from nncsl.errors import ConfigError
 
 
 def add(commands: Any) -> None:
@@ -13,7 +12,8 @@ def add(commands: Any) -> None:
         commands,
         "plan",
         _plan,
-        "measure a few small steps and print how a run would fit into --memory-budget",
+        "measure a few small steps and print how long a run would take and how it would fit into --memory-budget",
+        "nncsl plan --preset cifar10",
         "nncsl plan --preset cifar10 --memory-budget 1GB",
         "nncsl plan --preset imagenet100 --memory-budget 8GB --json",
     )
@@ -23,19 +23,25 @@ def add(commands: Any) -> None:
 
 def _plan(arguments: argparse.Namespace) -> int:
     import json
-    import sys
 
     from rich.console import Console
 
     from nncsl import planner
     from nncsl.runs import find_device
+    from nncsl.terminal import Waiting
 
     config = configuration(arguments)
-    if config.memory_budget is None:
-        raise ConfigError("nncsl plan needs --memory-budget, e.g. --memory-budget 2GB")
-    plan = planner.without_training(config, find_device(config.device), lambda text: print(text, file=sys.stderr))
+    device = find_device(config.device)
+    with Waiting(Console(stderr=True)) as waiting:
+        plan = planner.without_training(config, device, waiting.say, waiting.note) if config.memory_budget else None
+        chosen = planner.planned(config, plan) if plan else config
+        time = planner.time_without_training(chosen, device, waiting.say)
     if arguments.json:
-        print(json.dumps(planner.as_record(plan), indent=2))
-    else:
-        planner.describe_plan(plan, Console())
+        print(json.dumps({**(planner.as_record(plan) if plan else {}), **time.record}, indent=2))
+        return 0
+    console = Console()
+    if plan:
+        planner.describe_plan(plan, console)
+    console.print(time.table)
+    console.print(time.sentence, highlight=False, markup=False, soft_wrap=True)
     return 0

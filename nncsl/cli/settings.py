@@ -2,13 +2,16 @@
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+from nncsl.cli import names
 
 # Flags that are settings under another spelling: flag -> (setting, type, help).
 SETTINGS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "--dataset": ("dataset", str, "digits, cifar10, cifar100, imagenet100; your own: folder:PATH, csv:FILE, hf:PATH"),
     "--data-dir": ("data_dir", str, "the folder that holds the data set"),
-    "--method": ("method", str, "what learns (default: nncsl); `nncsl methods` lists them all"),
+    "--method": ("method", str, f"what learns (default: nncsl): {', '.join(names.methods())}"),
     "--teacher-mode": (
         "teacher_mode",
         str,
@@ -57,9 +60,7 @@ def _described(commands: Any, name: str, summary: str, examples: tuple[str, ...]
 
 def add_settings(parser: argparse.ArgumentParser, flags: list[str]) -> None:
     """Declares --preset, the given ones of SETTINGS, and --set."""
-    parser.add_argument(
-        "--preset", help="starting point: digits, cifar10, cifar100, imagenet100 (default: by data set)"
-    )
+    parser.add_argument("--preset", help=f"starting point (default: by data set): {', '.join(names.presets())}")
     for flag in flags:
         key, kind, summary = SETTINGS[flag]
         if kind is bool:
@@ -76,8 +77,30 @@ def add_settings(parser: argparse.ArgumentParser, flags: list[str]) -> None:
 def configuration(arguments: argparse.Namespace) -> Any:
     """The :class:`nncsl.config.Config` that the flags ask for."""
     from nncsl.config import load, preset_for
+    from nncsl.data.sources import own_place
 
-    return load(arguments.preset or preset_for(arguments.dataset), overrides(arguments))
+    given = overrides(arguments)
+    kind, place = own_place(arguments.dataset or "")
+    if arguments.preset is None and kind == "folder" and place is not None:
+        given = [_fitting(place, given), *given]
+    return load(arguments.preset or preset_for(arguments.dataset), given)
+
+
+def _fitting(place: Path, given: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the size of a user's own images asks for, unless the sizes of views are given."""
+    from nncsl.config.scaling import settings_for
+    from nncsl.data.folders import typical_short_side
+
+    if any(_sizes_views(override.get("views", {})) for override in given):
+        return {}
+    short_side = typical_short_side(place)
+    return {} if short_side is None else settings_for(short_side)
+
+
+def _sizes_views(views: Any) -> bool:
+    """Whether a value for ``views`` gives a size; one that is no mapping is left to those who refuse it."""
+    crops = [views.get(name) for name in ("large", "small")] if isinstance(views, dict) else [views]
+    return any(not isinstance(crop, dict) or "size" in crop for crop in crops if crop is not None)
 
 
 def overrides(arguments: argparse.Namespace) -> list[dict[str, Any]]:

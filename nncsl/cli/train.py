@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from nncsl.cli import names
 from nncsl.cli.settings import SETTINGS, add_settings, command, configuration, overrides
 from nncsl.errors import UserError
 
@@ -17,11 +18,12 @@ def add(commands: Any) -> None:
         "train",
         _train,
         "train over all tasks and evaluate",
-        "nncsl train                                   # digits, about two minutes",
+        "nncsl train                                   # digits, one or two minutes",
         "nncsl train --preset cifar10 --data-dir DATA --teacher-mode features",
         "nncsl train --resume runs/digits-nncsl-seed0  # after an interruption",
         "nncsl train --continue runs/story --dataset folder:later   # adds classes to a finished run",
     )
+    parser.epilog = f"{parser.epilog}\n\n{names.overview()}"
     add_settings(parser, list(SETTINGS))
     parser.add_argument("--out", metavar="DIR", help="where the run goes (default: a new folder below runs/)")
     parser.add_argument("--resume", metavar="DIR", help="go on with the run in DIR; everything else comes from there")

@@ -156,9 +156,7 @@ def load(preset: str = "digits", overrides: Iterable[Mapping[str, Any]] = ()) ->
     """The preset's configuration, then its method's own values, then the given mappings, later ones winning."""
     from nncsl import methods  # which are built from configurations
 
-    if preset not in presets():
-        raise ConfigError(f"unknown preset {preset!r}: expected one of {', '.join(presets())}")
-    values = yaml.safe_load((_preset_folder() / f"{preset}.yaml").read_text())
+    values = preset_values(preset)
     given: dict[str, Any] = {}
     for override in overrides:
         for old in RENAMED.keys() & override.keys():
@@ -172,6 +170,13 @@ def load(preset: str = "digits", overrides: Iterable[Mapping[str, Any]] = ()) ->
     if isinstance(epochs, int) and "warmup_epochs" not in given:
         values["warmup_epochs"] = min(warmup, epochs // 2)  # a trial with few epochs should not be all warm-up
     return methods.with_own(build.typed(Config, build.merge(values, given)))
+
+
+def preset_values(name: str) -> dict[str, Any]:
+    """Return what a preset sets, as plain values."""
+    if name not in presets():
+        raise ConfigError(f"unknown preset {name!r}: expected one of {', '.join(presets())}")
+    return yaml.safe_load((_preset_folder() / f"{name}.yaml").read_text())
 
 
 def read(path: Path) -> Config:

@@ -1,11 +1,13 @@
 """Images in folders, one sub-folder per class: what is there, in a stable order."""
 
 from collections import Counter
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 
+from nncsl.data.decoding import measure
 from nncsl.data.listing import Found, ImageFile, Listing, split_by_ratio
 from nncsl.data.user_files import read_text, reason, shown
 from nncsl.errors import DataError
@@ -13,6 +15,7 @@ from nncsl.errors import DataError
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 _TEST_FOLDERS = ("test", "val", "validation")
 _NO_CLASS_FOLDERS = ("unlabeled", "unlabelled")
+_SAMPLED_CLASSES, _SAMPLED_IMAGES = 32, 4  # are looked at to tell photographs from thumbnails
 
 
 def read_class_list(path: Path | None) -> tuple[str, ...]:
@@ -73,6 +76,20 @@ def class_names(root: Path) -> tuple[str, ...]:
         return _classes(root / "train" if by_folder else root)
     except OSError as error:
         raise DataError(f"{shown(root)} can't be read: {error.strerror or error}") from error
+
+
+def typical_short_side(root: Path) -> int | None:
+    """Return the median short side, in pixels, of a few images of every class; None where no image can be read."""
+    inside = root / "train" if (root / "train").is_dir() else root
+    found = []
+    try:
+        for folder in sorted(path for path in inside.iterdir() if path.is_dir())[:_SAMPLED_CLASSES]:
+            for image in _members(folder, Counter())[:_SAMPLED_IMAGES]:
+                with suppress(DataError):  # that one can't be read is said where all of them are
+                    found.append(min(measure(image)))
+    except OSError:
+        return None
+    return round(float(np.median(found))) if found else None
 
 
 def _list(root: Path, classes: tuple[str, ...] | None, ignored: Counter[str]) -> Listing:

@@ -11,7 +11,7 @@ from nncsl.data.sources import ImageBatch, Source
 from nncsl.data.tasks import Task
 from nncsl.data.views import as_pixels, make_views
 from nncsl.errors import DataError
-from nncsl.files import written_beside
+from nncsl.files import write_figure
 
 _ROWS, _COLUMNS = 20, 10
 
@@ -72,6 +72,5 @@ def _save(rows: dict[str, list[np.ndarray]], path: Path, title: str) -> Path:
             axis.spines[:].set_visible(False)
         for axis, image in zip(line, images, strict=False):
             axis.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255)
-    with written_beside(path) as beside:
-        figure.savefig(beside, dpi=110)
+    write_figure(path, figure, dpi=110)
     return path

@@ -182,7 +182,9 @@ def _required(data_dir: Path | None, name: str, content: str) -> Path:
 
 
 def _cifar(version: cifar.Version, options: SourceOptions) -> Source:
-    folder = _required(options.data_dir, version.name, f"{version.binary_folder} or {version.python_folder}")
+    content = f"{version.binary_folder} or {version.python_folder}"
+    fetched = f"`nncsl data prepare {version.name} --data-dir FOLDER` fetches it"
+    folder = _required(options.data_dir, version.name, f"{content}; {fetched}")
     split = cifar.load(version, folder, verify=options.verify)
     return Source(
         name=version.name,

@@ -3,7 +3,6 @@
 import json
 import os
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,15 @@ from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import Source, own_place
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
-from nncsl.planner.choice import Plan, make_plan
+from nncsl.planner import duration
+from nncsl.planner.choice import Plan, Say, make_plan, silent
 from nncsl.planner.choice import baseline as baseline
+from nncsl.planner.forecast import Forecast
 from nncsl.planner.options import Option
 from nncsl.planner.sizes import Sizes
 from nncsl.record import checksums
 from nncsl.record.folder import read_json
+from nncsl.terminal import Waiting
 
 PLANNED = ("micro_batch", "recompute", "spill", "bank_residency", "bank_codec")
 
@@ -36,23 +38,49 @@ def for_run(
     tasks: tuple[Task, ...],
     device: torch.device,
     folder: Path,
-    say: Callable[[str], None],
+    say: Say,
     ranks: int = 1,
+    note: Say = silent,
 ) -> Plan:
-    """The plan of a run that is about to start in ``folder``; a budget is for each of its ``ranks``."""
-    return make_plan(config, measured_sizes(source, tasks), device, folder, say, data_is_open=True, ranks=ranks)
+    """The plan of a run that is about to start in ``folder``; a budget is for each of its ``ranks``.
+
+    note: told what is being measured, again and again.
+    """
+    sizes = measured_sizes(source, tasks)
+    return make_plan(config, sizes, device, folder, say, data_is_open=True, ranks=ranks, note=note)
 
 
-def without_training(config: Config, device: torch.device, say: Callable[[str], None]) -> Plan:
+def without_training(config: Config, device: torch.device, say: Say, note: Say = silent) -> Plan:
     """The plan that a run would have. Its images are not needed: known data sets are known by their size."""
     config = methods.settled(config)
     check_known(config)
     folder = Path() if os.access(".", os.W_OK) else Path(tempfile.gettempdir())
-    if config.data_dir or own_place(config.dataset)[0] or config.dataset == "digits":
+    if _at_hand(config):
         source, tasks = open_data(config)
-        return for_run(config, source, tasks, device, folder, say)
+        return for_run(config, source, tasks, device, folder, say, note=note)
     say(f"without --data-dir: counting on {config.dataset} as it is published")
-    return make_plan(config, expected_sizes(config), device, folder, say, data_is_open=False)
+    return make_plan(config, expected_sizes(config), device, folder, say, data_is_open=False, note=note)
+
+
+def time_without_training(config: Config, device: torch.device, say: Say) -> Forecast:
+    """Return how long each task of a run would take on this machine."""
+    config = methods.settled(config)
+    check_known(config)
+    if _at_hand(config):
+        source, tasks = open_data(config)
+        classes, works = source.num_classes, duration.of_run(config, tasks, len(source.test))
+    else:
+        sizes = expected_sizes(config)
+        classes, works = sizes.classes, duration.expected(config, sizes)
+    say(f"measuring a few small steps on {device} to tell how long a run takes ...")
+    frozen = config.batchnorm == "freeze-after-first"
+    rates = [duration.measured_rate(config, classes, device, frozen=later and frozen) for later in (False, True)]
+    seconds = [work.total * rates[index > 0] for index, work in enumerate(works)]
+    return Forecast(tuple(works), tuple(seconds), duration.advice(config, sum(seconds)))
+
+
+def _at_hand(config: Config) -> bool:
+    return bool(config.data_dir) or bool(own_place(config.dataset)[0]) or config.dataset == "digits"
 
 
 def measured_sizes(source: Source, tasks: tuple[Task, ...]) -> Sizes:
@@ -62,6 +90,7 @@ def measured_sizes(source: Source, tasks: tuple[Task, ...]) -> Sizes:
         unlabeled_per_task=max(len(task.unlabeled) for task in tasks),
         labeled_per_task=max(len(task.labeled) for task in tasks),
         data_bytes=source.nbytes,
+        test_images=len(source.test),
     )
 
 
@@ -143,7 +172,8 @@ def within_budget(
     """The settings that --memory-budget asks for, shown and kept in the run's folder; and the plan's baseline."""
     if config.memory_budget is None:
         return config, 0
-    plan = for_run(config, source, tasks, device, folder, print, ranks)
+    with Waiting(Console()) as waiting:
+        plan = for_run(config, source, tasks, device, folder, waiting.say, ranks, waiting.note)
     describe_plan(plan, Console())
     checksums.write_text(folder, "plan.json", json.dumps(as_record(plan), indent=2) + "\n")
     return planned(config, plan), plan.baseline

@@ -1,7 +1,7 @@
 """``--memory-budget``: from an amount of memory to the fastest settings that keep a run within it."""
 
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +14,12 @@ from nncsl.passes import Passes
 from nncsl.planner import measure
 from nncsl.planner.options import SAFETY, Option, Options
 from nncsl.planner.sizes import Sizes
+
+Say = Callable[[str], None]
+
+
+def silent(text: str) -> None:
+    """Say nothing."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +43,11 @@ def make_plan(
     sizes: Sizes,
     device: torch.device,
     folder: Path,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = silent,
     *,
     data_is_open: bool,
     ranks: int = 1,
+    note: Say = silent,
 ) -> Plan:
     """Measures, then chooses the fastest option that fits; a ConfigError names the smallest budget that would do."""
     assert config.memory_budget is not None
@@ -49,7 +56,7 @@ def make_plan(
     accounting.one_heap()
     measured = Options(config, sizes, device, folder, ranks)
     while True:
-        options = times_in_order(list(measured))
+        options = times_in_order(list(_noted(measured, note)))
         best = _best_of_each_kind(options, budget * SAFETY)
         fitting = [option for option in best if option.total <= budget * SAFETY]
         chosen = min(fitting or options, key=lambda o: (o.seconds, o.computes_twice, o.extras) if fitting else o.total)
@@ -63,6 +70,13 @@ def make_plan(
     del measured  # its network is not part of the process that a budget is counted from
     base = baseline(chosen.config, device, folder, sizes.data_bytes if data_is_open else 0)
     return Plan(chosen, device.type, budget, base, tuple(option for option in best if option is not chosen))
+
+
+def _noted(options: Iterable[Option], note: Say) -> Iterator[Option]:
+    """Give the options; each has been measured when it comes, and is told of."""
+    for number, option in enumerate(options, 1):
+        note(f"planning: {number} ways measured, now {option.name}")
+        yield option
 
 
 def times_in_order(options: list[Option]) -> list[Option]:

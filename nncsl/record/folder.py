@@ -104,6 +104,10 @@ def unused_folder(wanted: Path) -> Path:
 def read_config(folder: Path) -> Config:
     """The configuration that the run was started with."""
     path = folder / "config.yaml"
+    if not folder.exists():
+        here = sorted(str(found.parent) for found in Path("runs").glob("*/config.yaml"))
+        known = f"; runs here: {', '.join(here[:5])}" if here else ""
+        raise ConfigError(f"{folder} is not a run: it does not exist{known}")
     if not path.exists():
         raise ConfigError(
             f"{folder} is not a run: {path.name} is not in it; nothing was saved yet, or it is another folder"

@@ -1,5 +1,6 @@
 """Reports for people: one self-contained HTML file of a run, or of several beside each other."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from nncsl import files
 from nncsl.errors import UserError
 
 NAME = "report.html"
+_ADVICE = "choose another -o FILE"
 
 
 def write(folders: Sequence[Path], output: Path | None = None, opened: Any = None) -> Path:
@@ -26,7 +28,10 @@ def write(folders: Sequence[Path], output: Path | None = None, opened: Any = Non
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{output} can't be written: {error.strerror}; choose another -o") from error
+        raise UserError(f"{output} can't be written: {error.strerror}; {_ADVICE}") from error
+    if not os.access(output.parent, os.W_OK):  # before minutes of drawing
+        raise UserError(f"{output} can't be written: {output.parent} is read-only; {_ADVICE}")
     page = single.report(records[0], opened) if len(records) == 1 else compare.report(records)
-    files.write_text(output, page)
+    content = page.encode()
+    files.write_file(output, lambda file: file.write(content), size=len(content), advice=_ADVICE)
     return output

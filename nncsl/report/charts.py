@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from rich.cells import cell_len
 
 from nncsl.report import marks, scales
 from nncsl.report.html import tag, text
@@ -14,6 +15,7 @@ Place = Callable[[float], float]  # a number to its position in the drawing
 _WIDTH, _HEIGHT = 420, 264
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 14, 28, 44
 _MARKERS = 9
+_LETTER, _LINE = 9.5, 19.0  # room for a letter of a name among points, and for a line of them
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def scatter(
 ) -> str:
     """points [n, 2] in any units, colored by ``groups`` [n] (an index into names).
 
-    named: write each group's name at its middle, where a group is one heap.
+    named: write each group's name near its middle, where a group is one heap and no other name stands there.
     """
     side, edge = 420, 16
     low, high = points.min(axis=0), points.max(axis=0)
@@ -88,6 +90,7 @@ def scatter(
     placed[:, 1] = side - placed[:, 1]
     members = np.asarray(groups)
     dots, titles = [], []
+    taken: list[tuple[float, float, float]] = []
     for index, name in enumerate(names):
         own = placed[members == index]
         if not len(own):
@@ -97,11 +100,25 @@ def scatter(
         )
         kind = f"group {marks.style(index)}" + (" faded" if faded[index] else "")
         dots.append(tag("g", path, class_=kind, data_name=name, data_count=len(own)))
-        # At a point of its own: the middle of two heaps may belong to another group.
-        middle = own[np.abs(own - np.median(own, axis=0)).sum(axis=1).argmin()]
-        titles.append(tag("text", text(name), x=f"{middle[0]:.0f}", y=f"{middle[1] + 5:.0f}", class_="name"))
+        if (place := _free_place(own, name, taken, side)) is not None:
+            titles.append(tag("text", text(name), x=f"{place[0]:.0f}", y=f"{place[1] + 5:.0f}", class_="name"))
     shown = titles if named else []
     return tag("svg", *dots, *shown, viewBox=f"0 0 {side} {side}", role="img", aria_label=label, class_="scatter")
+
+
+def _free_place(own: np.ndarray, name: str, taken: list[tuple[float, float, float]], side: int) -> Point | None:
+    """Return the group's point nearest to its middle at which its name covers no other one, and take that place.
+
+    own: points [n, 2]; taken: middle and half width of the names that stand already. None where there is no room: the
+    legend has the name as well. At a point of its own, as the middle of two heaps may belong to another group.
+    """
+    half = _LETTER * cell_len(name) / 2 + 3  # and a gap beside it
+    for x, y in own[np.argsort(np.abs(own - np.median(own, axis=0)).sum(axis=1), kind="stable")]:
+        x = float(np.clip(x, half, side - half)) if 2 * half < side else side / 2
+        if all(abs(y - other_y) > _LINE or abs(x - other_x) > half + other for other_x, other_y, other in taken):
+            taken.append((x, float(y), half))
+            return x, float(y)
+    return None
 
 
 def shaded_grid(counts: np.ndarray, names: Sequence[str], *, label: str) -> str:
@@ -129,7 +146,8 @@ def _extent(series: Sequence[Series], ceiling: float | None) -> tuple[float, flo
     """Lowest and highest value, bands included; up to the ceiling where there is one."""
     around = [(y, d) for s in series for (_, y), d in zip(s.points, s.deviations or [0.0] * len(s.points), strict=True)]
     floor = 0.0 if min(y for y, _ in around) >= 0 else float("-inf")  # no band of losses or percents goes below
-    return max(floor, min(y - d for y, d in around)), ceiling or max(y + d for y, d in around)
+    low, high = max(floor, min(y - d for y, d in around)), ceiling or max(y + d for y, d in around)
+    return (0.0, high) if ceiling and low >= ceiling else (low, high)  # all at the ceiling: nothing lies above it
 
 
 def _axes(

@@ -24,13 +24,14 @@ class RunRecord:
 
     matrix: a row per finished task, percent, None where a task's test images were gone; seen: accuracy over the classes
     seen after each, None likewise; memory: peak bytes by part; epochs: metrics.jsonl's epoch lines; tasks: each task's
-    classes, labeled: how many labels it has; left_out: images that can't be read.
+    classes; labeled, unlabeled: its numbers of images; left_out: images that can't be read.
     """
 
     folder: Path
     config: dict[str, Any]
     tasks: tuple[tuple[int, ...], ...]
     labeled: tuple[int, ...]
+    unlabeled: tuple[int, ...]
     left_out: tuple[str, ...]
     epochs: tuple[dict[str, Any], ...]
     matrix: tuple[tuple[float | None, ...], ...]
@@ -105,7 +106,8 @@ def collect(folder: Path) -> RunRecord:
         folder=folder,
         config=renamed(config),
         tasks=tuple(tuple(task["classes"]) for task in tasks["tasks"]),
-        labeled=tuple(len(task["labeled"]) for task in tasks["tasks"]),
+        labeled=tuple(len(task.get("labeled", ())) for task in tasks["tasks"]),
+        unlabeled=tuple(task.get("unlabeled_images", 0) for task in tasks["tasks"]),
         left_out=tuple(tasks.get("left_out", ())),
         epochs=tuple(line for line in lines if line["kind"] == "epoch"),
         matrix=tuple(map(tuple, summary["accuracy_matrix"] if summary else (line["accuracy"] for line in done))),

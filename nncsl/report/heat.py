@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
+
 from nncsl.report.html import tag, text
 
 _LIGHT_TEXT_FROM = 0.72  # of the shade's strength: from here on white reads better than black
@@ -19,7 +21,7 @@ def heat_table(
     decimals: int = 1,
 ) -> str:
     """values [r, c], None for cells without one; highest [r]: the value of full shade in each row."""
-    upright = None if max(map(len, columns)) <= _FITS else "upright"
+    upright = None if max(map(cell_len, columns)) <= _FITS else "upright"
     titles = [tag("th", tag("span", text(c)), scope="col", class_=upright) for c in columns]
     head = tag("tr", tag("th", text(corner), scope="col"), *titles)
     body = []

@@ -11,7 +11,7 @@ from nncsl.data.sources import dataset_name
 from nncsl.errors import UserError
 from nncsl.record.remarks import remarks
 from nncsl.record.snapshots import Snapshot, read_snapshot
-from nncsl.report import marks, paper, projections, scales, views
+from nncsl.report import marks, memory, paper, projections, protocol, scales, views
 from nncsl.report.charts import Series, line_chart, measured, scatter, shaded_grid
 from nncsl.report.collect import RunRecord, flat
 from nncsl.report.heat import heat_table
@@ -21,35 +21,31 @@ from nncsl.report.page import page, tile
 _NAMED_CLASSES = 12  # more can't be told apart as colored points
 _TASK_LINES = 8  # more lines than that are a thicket
 _NUMBERED_CLASSES = 20  # more make a matrix too wide for numbers
-MEMORY_PARTS = {
-    "student": "the network's weights and buffers",
-    "gradients": "of all trained weights",
-    "optimizer": "momentum",
-    "activations": "kept for the backward pass of a step",
-    "teacher": "a second network",
-    "bank": "the stored projections in memory",
-    "inputs": "what a frozen backbone made of the views, stored",
-    "data": "images",
-    "memory": "images kept of earlier tasks; they are among the data",
-    "generator": "makes images of earlier tasks",
-    "discriminator": "judges what the generator makes",
-}
 
 
 def report(record: RunRecord, opened: views.Opened | None = None) -> str:
     """The whole page. opened: the run's source and tasks, where they are at hand."""
     config = record.config
     title = f"{config['method']} on {dataset_name(config['dataset'])}"
+    names = protocol.names_of(record, _class_names(record, opened))
     sections = [
         section("Accuracy", *_accuracy(record), name="accuracy"),
+        section("Tasks and images", protocol.tasks(record, names), name="protocol"),
         section("Training", *training_charts(record), name="training"),
         section("What it recognizes", *_recognition(record), name="recognition"),
         section("Generated images", _generated(record), name="generated"),
-        section("Memory", _memory(record), name="memory"),
+        section("Memory", memory.split(record), memory.ledger(record), name="memory"),
         section("Views", _views(record, opened), name="views"),
         section("Settings", _command(record), _settings(record), _versions(record), name="settings"),
     ]
-    return page(title, _header(record, title), sections)
+    return page(title, _header(record, title) + protocol.warnings(record, names), sections)
+
+
+def _class_names(record: RunRecord, opened: views.Opened | None) -> tuple[str, ...] | None:
+    if opened is not None:
+        return opened[0].class_names
+    snapshot = read_snapshot(record.folder, record.finished - 1) if record.finished else None
+    return snapshot.class_names if snapshot else None
 
 
 def training_charts(record: RunRecord) -> list[str]:
@@ -86,8 +82,8 @@ def task_parts(record: RunRecord) -> list[tuple[float, str]]:
 def _header(record: RunRecord, title: str) -> str:
     config = record.config
     everything = getattr(methods.METHODS.get(config["method"]), "remembers_all", False)
-    memory = "all labeled images" if everything else config.get("memory")
-    facts = [f"{config['tasks']} tasks", f"{config.get('labels')} labels", f"memory {memory}"]
+    kept = "all labeled images" if everything else config.get("memory")
+    facts = [f"{config['tasks']} tasks", f"{config.get('labels')} labels", f"memory {kept}"]
     facts += [f"teacher: {config.get('teacher_mode')}", f"seed {config.get('seed')}"]
     sizes = [len(classes) for classes in record.tasks]
     said = [] if record.complete else [_status(record)]
@@ -105,7 +101,9 @@ def headline(record: RunRecord) -> str:
     """The figures that people ask for first."""
     tiles = []
     known = paper.published(record.config)
-    beside = f"paper: {with_deviation(*known)}" if known else ""
+    guessed = protocol.chance(record)
+    chance = f"chance: {guessed:.1f}%" if guessed else ""
+    beside = ", ".join(filter(None, [chance, f"paper: {with_deviation(*known)}" if known else ""]))
     if (accuracy := record.average_accuracy) is not None:
         tiles.append(tile("Average accuracy", f"{accuracy:.1f}%", beside, name="average_accuracy", number=accuracy))
     if (forgotten := record.forgetting) is not None:
@@ -219,26 +217,6 @@ def _confusion(record: RunRecord, snapshot: Snapshot) -> str:
 
 def _percent(share: float) -> Cell:
     return Cell(f"{100 * share:.0f}%", float(share))
-
-
-def _memory(record: RunRecord) -> str:
-    parts = record.memory_parts
-    if not parts:
-        return ""
-    most = max([*parts.values(), 1])
-    rows = []
-    for index, (name, size) in enumerate(parts.items()):
-        bar = tag("span", class_=f"bar {marks.style(index)}", style=f"--v:{size / most:.4f}") if size else ""
-        about = tag("small", text(MEMORY_PARTS.get(name, "")))
-        row = [tag("dt", text(name), about), tag("dd", bar, tag("span", scales.size(size), class_="amount"))]
-        rows.append(tag("div", *row, data_name=name, data_value=size))
-    note = "Peaks of each part."
-    if total := record.memory.get("total"):
-        note += f" The whole process, libraries included, took {scales.size(total)}."
-    if budget := record.memory.get("budget"):
-        used = (total or 0) - record.memory.get("baseline", 0)
-        note += f" Of a budget of {scales.size(budget)}, {scales.size(used)} were used."
-    return figure("Where memory goes", tag("dl", *rows, class_="bars"), note, name="memory-split", wide=True)
 
 
 def _views(record: RunRecord, opened: views.Opened | None) -> str:

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nncsl import evaluation, kernels, methods
+from nncsl import evaluation, kernels, methods, metrics
 from nncsl.config import Config
 from nncsl.data.sources import Images, Source
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError, UserError
 from nncsl.methods.base import Method, unit_projections
-from nncsl.record import checkpoint, earlier
+from nncsl.record import checkpoint, earlier, introduction
 from nncsl.record import folder as run_folder
 from nncsl.record.state import RunState
 
@@ -85,4 +85,7 @@ def evaluate(folder: Path) -> dict[str, Any]:
         known = torch.from_numpy(source.train_labels[ids])
         probabilities = kernels.snn(queries, supports, known, num_classes=outputs, temperature=config.tau)
         result["nearest_neighbours"] = evaluation.accuracy_by_task(probabilities, labels, shown, seen)
-    return result
+    ways = [way for way in ("linear", "nearest_neighbours") if way in result]
+    means = {way: metrics.average_accuracy([result[way]]) for way in ways}
+    classes = len(tasks[trained - 1].seen)
+    return result | {"mean": means, "classes": classes, "chance": introduction.chance(classes)}

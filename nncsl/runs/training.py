@@ -17,7 +17,8 @@ from nncsl.distributed import Ranks
 from nncsl.errors import ConfigError, UserError
 from nncsl.exchange import RankLostError
 from nncsl.featurebank.errors import BankError
-from nncsl.record import checkpoint, checksums, earlier
+from nncsl.planner import duration
+from nncsl.record import checkpoint, checksums, earlier, introduction
 from nncsl.record import folder as run_folder
 from nncsl.record import summary as summaries
 from nncsl.record import tensorboard as events
@@ -25,6 +26,7 @@ from nncsl.record.journal import open_journal
 from nncsl.record.owner import Owner, owning
 from nncsl.record.remarks import remarks
 from nncsl.runs.opening import find_device
+from nncsl.steps import threads
 from nncsl.terminal import Interrupted, Reporter
 
 MEMORY_PARTS = ("student", "gradients", "optimizer", "activations", "teacher", "bank", "data", "memory")  # of every run
@@ -59,6 +61,8 @@ def start(
         return resume(folder, [], quiet=quiet, report=report, tensorboard=tensorboard)
     config = run_folder.with_absolute_paths(methods.settled(config))
     device = find_device(config.device)
+    if ranks.writes:
+        print(f"reading {config.dataset} ...", flush=True)
     source, tasks = ranks.in_turn(lambda: open_data(config))
     methods.check_labels(config, tasks)
     config = methods.with_outputs(config, source.num_classes)
@@ -128,6 +132,8 @@ def resume(
     if complete is not None:
         return complete
     device = find_device(config.device)
+    if ranks.writes:
+        print(f"reading {config.dataset} for {folder} (resumed) ...", flush=True)
     before = ranks.first(lambda: earlier.read(folder))
     source, tasks = ranks.in_turn(lambda: earlier.open_run(folder, config, before))
 
@@ -176,13 +182,19 @@ def _train(
     report: bool,
 ) -> dict[str, Any]:
     ranks = ranks.training(device, exact=config.ranks_exact, seconds=config.ranks_timeout)
-    with Reporter(len(tasks), quiet=quiet, silent=not ranks.writes) as reporter:
+    method = methods.build(config, source.num_classes)  # to be looked at: the engine makes its own
+    reporter = Reporter(len(tasks), quiet=quiet, silent=not ranks.writes)
+    with reporter, threads.chosen(method.network, config, device):
         run = engine.Run(config, source, tasks, ranks.folder(folder), device, reporter, ranks)
         where = f"{device}, in {folder}" if ranks.alone else f"{device.type}, {ranks.count} ranks, in {folder}"
         reporter.say(f"{config.method} on {source.name}, {where}" + (" (resumed)" if resumed else ""))
+        for line in introduction.lines(config, source, tasks, method, device):
+            reporter.say(line)
+        del method
         sizes, labeled = [len(task.classes) for task in tasks], [len(task.labeled) for task in tasks]
         for remark in remarks(config.method, config.memory, sizes, labeled, source.left_out):
-            reporter.say(remark)
+            reporter.say(f"  note: {remark}")
+        reporter.expect(duration.Outlook(config, duration.of_run(config, tasks, len(source.test))))
         try:
             # What was saved has no name here: its tensors are to go as soon as the run has taken them.
             _, state = engine.train(run, ranks.first(lambda: _saved(folder, config)) if resumed else None)
@@ -214,6 +226,7 @@ def _train(
         classifies = methods.find(config.method).classifies
         reporter.table(f"results, in {folder}", summaries.results(summary, classifies=classifies))
     if report:
+        print("drawing the report ...", flush=True)
         write_report(folder, (source, tasks))
     return summary
 

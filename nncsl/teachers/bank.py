@@ -146,7 +146,7 @@ class BankTeacher(Teacher):
         views = list(self._views(pool))
         turns = [views[start : start + self._ranks.count] for start in range(0, len(views), self._ranks.count)]
         with networks.evaluating(self._method), networks.autocast(self._config.precision, self._around.device):
-            for turn in self._around.reporter.track(turns, "teacher's features"):
+            for turn in self._around.reporter.track(turns, "sweep: the teacher's features"):
                 if self._ranks.agreed(self._around.interruption.requested):
                     raise Interrupted
                 own = turn[self._ranks.rank] if self._ranks.rank < len(turn) else None

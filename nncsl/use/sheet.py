@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nncsl.files import written_beside
+from nncsl.files import write_figure
 from nncsl.use.many import Batch
 from nncsl.use.model import Model, Neighbor
 
@@ -46,8 +46,7 @@ def write(path: Path, model: Model, shown: Sequence[Row]) -> None:
         pixels = model.remembered([near.id for near in row.neighbors])
         for axis, near, image in zip(line[1:], row.neighbors, pixels, strict=True):
             _show(axis, image, f"{near.name} {near.weight:.2f}\nimage {near.id}")
-    with written_beside(path, advice="choose another --sheet") as beside:
-        figure.savefig(beside, dpi=80)
+    write_figure(path, figure, dpi=80, advice="choose another --sheet")
 
 
 def _show(axis: Any, pixels: np.ndarray, title: str, weight: str = "normal") -> None:

@@ -100,3 +100,18 @@ def test_data_show_writes_sheets_a_person_can_look_at(tmp_path):
     blocked.write_text("")
     refused = nncsl("data", "show", "--out", blocked / "sheets")
     assert refused.returncode == 2 and "choose another --out" in refused.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    """`nncsl data list | head -1` and the like."""
+    command = [sys.executable, "-m", "nncsl", "data", "list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == "" and process.wait(timeout=60) == 0
+
+
+def test_a_run_that_is_not_there_names_those_that_are(tmp_path):
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    (tmp_path / "runs" / "first" / "config.yaml").write_text("")
+    ended = nncsl("train", "--resume", "runs/frist", cwd=tmp_path)
+    assert ended.returncode == 2 and "does not exist; runs here: runs/first" in ended.stderr

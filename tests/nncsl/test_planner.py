@@ -146,11 +146,6 @@ def test_imagenet_can_be_planned_on_the_command_line(capsys):
     assert "Plan for 8 GB" in said and "at the peak" in said and "chosen" in said
 
 
-def test_plan_needs_a_budget(capsys):
-    assert cli.main(["plan"]) == 2
-    assert "--memory-budget 2GB" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("amount", ["120MB", "200MB"])
 def test_a_run_keeps_within_its_budget(amount, tmp_path):
     """In its own process, as a user starts it: the peak above the baseline against the budget."""

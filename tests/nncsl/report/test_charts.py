@@ -110,3 +110,22 @@ def test_durations_as_people_say_them(seconds, words):
 )
 def test_sizes_as_people_say_them(number, words):
     assert scales.size(number) == words
+
+
+def test_an_axis_of_percents_ends_at_100_also_where_all_is_right():
+    drawn = parse(line_chart([Series("a", [(1, 100.0), (2, 100.0)])], x_label="task", y_label="%", ceiling=100))
+    shown = [float(t.text) for t in drawn.iter("text") if t.get("class") == "tick end"]
+    assert max(shown) == 100 and min(shown) == 0
+
+
+def test_names_among_points_do_not_cover_each_other():
+    """Ten heaps on one spot: as many names as there is room for, the others are in the legend."""
+    points = np.random.default_rng(0).normal(size=(200, 2))
+    names = [f"a class named {i}" for i in range(9)] + ["名前の長いクラス"]
+    drawn = parse(scatter(points, [i % 10 for i in range(200)], names, [False] * 10, label="x"))
+    placed = [(float(t.get("x")), float(t.get("y")), 8 * len(t.text)) for t in drawn.iter("text")]
+    assert len(placed) > 5
+    for i, (x, y, wide) in enumerate(placed):
+        assert x - wide / 2 + 8 >= 0 and x + wide / 2 - 8 <= 420
+        for other_x, other_y, other in placed[:i]:
+            assert abs(y - other_y) > 15 or abs(x - other_x) >= (wide + other) / 2
