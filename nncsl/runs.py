@@ -21,6 +21,7 @@ from nncsl.errors import ConfigError, UserError
 from nncsl.exchange import RankLostError
 from nncsl.featurebank.errors import BankError
 from nncsl.methods.base import Method, unit_projections
+from nncsl.planner import keeping
 from nncsl.record import checkpoint
 from nncsl.record import folder as run_folder
 from nncsl.record import summary as summaries
@@ -64,7 +65,8 @@ def start(
     def begin() -> tuple[Config, Path, int]:
         new = run_folder.new_folder(folder, config)
         try:
-            planned, base = planner.within_budget(config, source, tasks, new, device, ranks.count)
+            planned = keeping.within_keep(config, source, tasks)
+            planned, base = planner.within_budget(planned, source, tasks, new, device, ranks.count)
         except UserError:
             if not any(new.iterdir()):
                 new.rmdir()  # a refused run leaves nothing

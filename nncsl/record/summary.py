@@ -3,7 +3,8 @@
 from typing import Any
 
 from nncsl import metrics
-from nncsl.config import Config
+from nncsl.config import Config, parse_bytes
+from nncsl.record import ledger
 from nncsl.record.state import RunState
 from nncsl.version import versions
 
@@ -28,6 +29,9 @@ def summarize(state: RunState, config: Config) -> dict[str, Any]:
         "seconds": state.seconds,
         "images_per_second": state.images / max(state.seconds, 1e-9),
         "peak_memory": state.peak_memory,
+        "kept": ledger.fullest(state.kept.values()),
+        **({"keep": parse_bytes(config.keep, "keep")} if config.keep else {}),
+        "kept_by_task": [ledger.with_total(parts) for _, parts in sorted(state.kept.items())],
         "seed": config.seed,
         "versions": versions(),
     }
@@ -45,6 +49,9 @@ def results(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("training", f"{summary['seconds']:.0f} s, {summary['images_per_second']:.0f} images/s"),
         ("peak memory", f"{memory['total'] / 1e6:.0f} MB ({', '.join(parts)})"),
     ]
+    kept, limit = summary["kept"], summary.get("keep")
+    exceeded = f"; EXCEEDS --keep, {limit / 1e6:.3g} MB" if limit and kept[ledger.TOTAL] > limit else ""
+    rows.append(("kept beside the student", ledger.line(kept) + exceeded))
     if "budget" in memory:
         own = memory["budget_used"]
         verdict = "" if own <= 1.05 * memory["budget"] else ": EXCEEDED; please report this run's plan.json"
