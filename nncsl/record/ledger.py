@@ -44,7 +44,7 @@ def label_bytes(memory: Memory) -> int:
 
 
 def own_state(method: Method) -> Parts:
-    """Return the bytes of what a checkpoint has of the method, by buffer and module, besides the network that trains."""
+    """Return the bytes of what a checkpoint has of the method, by buffer and module, besides ``network``."""
     names = {name.partition(".")[0] for name in method.state_dict()} - {"network"}
     return {f"own.{name}": state_bytes(getattr(method, name)) for name in sorted(names)}
 

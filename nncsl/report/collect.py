@@ -21,7 +21,8 @@ class RunRecord:
     """What a run's folder says. Of a run that has not ended: what is known by now.
 
     matrix: a row per finished task, percent; seen: accuracy over the classes seen after each; memory: peak bytes by
-    part; epochs: metrics.jsonl's epoch lines; tasks: each task's classes.
+    part; kept: bytes kept beside the student in each finished task, by part and "total"; epochs: metrics.jsonl's epoch
+    lines; tasks: each task's classes.
     """
 
     folder: Path
@@ -35,6 +36,7 @@ class RunRecord:
     memory: dict[str, int]
     summary: dict[str, Any] | None
     command: str | None
+    kept: tuple[dict[str, int], ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -103,6 +105,7 @@ def collect(folder: Path) -> RunRecord:
         memory=dict(progress.get("peak_memory", {})),
         summary=summary,
         command=command,
+        kept=tuple(line["kept"] for line in done if "kept" in line),
     )
 
 
