@@ -1,4 +1,4 @@
-"""``nncsl plan``: how a run would fit into an amount of memory, without training."""
+"""``nncsl plan``: how a run would fit into an amount of memory, or of what it may keep, without training."""
 
 import argparse
 from typing import Any
@@ -13,7 +13,7 @@ def add(commands: Any) -> None:
         commands,
         "plan",
         _plan,
-        "measure a few small steps and print how a run would fit into --memory-budget",
+        "print how a run would fit into --memory-budget, by a few small steps, or into --keep",
         "nncsl plan --preset cifar10 --memory-budget 1GB",
         "nncsl plan --preset imagenet100 --memory-budget 8GB --json",
     )
@@ -27,12 +27,22 @@ def _plan(arguments: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from nncsl import planner
+    from nncsl import methods, planner
+    from nncsl.data.catalog import open_data
+    from nncsl.planner import keeping
     from nncsl.runs import find_device
 
-    config = configuration(arguments)
+    config = methods.settled(configuration(arguments))
+    if config.memory_budget is None and config.keep is None:
+        raise ConfigError("nncsl plan needs --memory-budget or --keep, e.g. --memory-budget 2GB")
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr if arguments.json else sys.stdout)
+
+    if config.keep is not None:
+        config = keeping.within_keep(config, *open_data(config), say)
     if config.memory_budget is None:
-        raise ConfigError("nncsl plan needs --memory-budget, e.g. --memory-budget 2GB")
+        return 0
     plan = planner.without_training(config, find_device(config.device), lambda text: print(text, file=sys.stderr))
     if arguments.json:
         print(json.dumps(planner.as_record(plan), indent=2))

@@ -10,6 +10,7 @@ from nncsl.data.catalog import open_data
 from nncsl.errors import ConfigError
 from nncsl.planner.foreseen import Foresight
 from nncsl.planner.keeping import choose
+from tests.nncsl.conftest import SMALL
 
 SHORT = ("tasks=2", "unlabeled_batch=160", "epochs=1")
 IMAGE = 64 + 16  # a digit and its numbers
@@ -87,6 +88,11 @@ def test_without_a_bank_only_the_memory_is_chosen(small):
     logits = chosen(small, "keep=50KB", "labels=50%", "method=derpp")
     assert logits.config.memory == 50_000 // (IMAGE + 8 + 4 * 10)
     assert not chosen(small, "keep=1MB", "method=finetune").reasons
+
+
+def test_the_plan_alone_says_the_same_and_trains_nothing(small, capsys):
+    assert cli.main(["plan", "--keep", "60KB", *(f"--set={each}" for each in (*SMALL, *SHORT, *MANY_LABELS))]) == 0
+    assert capsys.readouterr().out.rstrip() == str(chosen(small, "keep=60KB", *MANY_LABELS))
 
 
 def test_memory_and_keep_are_not_given_both(small, capsys):
