@@ -37,6 +37,8 @@ class Foresight:
         known = np.unique(np.concatenate(ids))
         self._bytes = np.zeros(len(images), np.int64)
         self._bytes[known] = image_sizes(images, known)
+        # Which images are remembered: an image that is remembered with and without its label counts once.
+        self._matters = len(np.unique(self._bytes[known])) > 1 or config.unlabeled_memory > 0
         self._answers: dict[tuple[int, str], int] = {}
 
     @property
@@ -96,7 +98,7 @@ class Foresight:
 
     def _remembered(self, memory: Memory, task: Task, method: Method) -> Memory:
         config = method.config
-        drawn = config.memory_selection == "random"
+        drawn = config.memory_selection == "random" and self._matters
         rank = replay.random_ranking(config.seed) if drawn else self._largest_first()
         return replay.after_task(memory, task, config, rank, everything=method.remembers_all)
 
