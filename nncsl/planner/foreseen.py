@@ -45,18 +45,15 @@ class Foresight:
     def num_classes(self) -> int:
         return self.tasks[0].num_classes
 
-    def method(self, config: Config) -> Method:
-        """Return the configured method, in shapes; a ConfigError where it refuses its settings."""
-        with SHAPES:
-            return methods.build(config, self.num_classes)
-
     def peak(self, config: Config) -> Parts:
         """Return the parts of the task in which most will be kept, with their sum."""
         return ledger.fullest(self.ledgers(config))
 
     def ledgers(self, config: Config) -> list[Parts]:
         """Return what will be kept in each task, at the moment when that is most: as the loop will record it."""
-        method, memory, met = self.method(config), Memory(), 0
+        with SHAPES:
+            method = methods.build(config, self.num_classes)
+        memory, met = Memory(), 0
         grown = method.will_keep(0, 0)
         found = []
         for task in self.tasks:

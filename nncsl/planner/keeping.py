@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from nncsl import methods
 from nncsl.config import Config, parse_bytes
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
@@ -86,14 +87,16 @@ class _Search:
         assert wish.keep is not None
         self._wish, self._foresight, self._limit = wish, foresight, parse_bytes(wish.keep, "keep")
         self._reasons: dict[str, str] = {}
-        method = foresight.method(wish)
-        self.has_memory = method.uses_memory and not method.remembers_all
-        self.has_bank = any("bank" in parts for parts in foresight.ledgers(wish))
-        self._most = sum(len(task.labeled) for task in foresight.tasks)
-        self._least = min(foresight.num_classes, self._most) if self.has_memory else wish.memory  # one of each class
-        self._config = replace(lean(wish) if self.has_bank else wish, memory=self._least)
+        declared = methods.find(wish.method)
+        self.has_memory = declared.uses_memory and not declared.remembers_all
+        self._least = foresight.num_classes if self.has_memory else wish.memory  # an image of each class
+        self._most = max(self._least, sum(len(task.labeled) for task in foresight.tasks))
+        smallest = replace(wish, memory=self._least)
+        self.has_bank = any("bank" in parts for parts in foresight.ledgers(smallest))
+        self._config = lean(smallest) if self.has_bank else smallest
 
     def refuse_the_impossible(self) -> None:
+        """Raise a ConfigError that names the least amount that would do, if this one is too small."""
         least, kept = self._config, self._foresight.peak(self._config)
         if kept[ledger.TOTAL] > self._limit:
             raise ConfigError(
