@@ -2,7 +2,8 @@
 
 ``python -m nncsl.benchmarks.methods [--preset digits] [--data-dir DIR]`` takes the last task but one of the preset, as
 some methods do less in the last, and lets all methods make steps in turns, phase by phase, in one process: times are
-ratios to NNCSL's in the same round, memory is counted. Writes benchmarks/results/methods.csv.
+ratios to NNCSL's in the same round, memory is counted, and so is what a whole run keeps beside its student. Writes
+benchmarks/results/methods.csv.
 """
 
 import argparse
@@ -22,6 +23,8 @@ from nncsl.config import build
 from nncsl.data.catalog import open_data
 from nncsl.data.tasks import Stream
 from nncsl.files import write_table
+from nncsl.planner.foreseen import Foresight
+from nncsl.record import ledger
 from nncsl.record.state import RunState
 from nncsl.runs import find_device
 from nncsl.teachers import Surroundings
@@ -60,10 +63,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class Lesson:
-    """A method in one phase of its last task but one, which it has reached as the loop would, but without a step."""
+    """A method in one phase of its last task but one, which it has reached as the loop would, but without a step.
 
-    def __init__(self, run: engine.Run, number: int) -> None:
-        self.run, self.number = run, number
+    kept: bytes that a whole run, with the preset's bank, keeps beside its student when that is most.
+    """
+
+    def __init__(self, run: engine.Run, number: int, kept: int) -> None:
+        self.run, self.number, self.kept = run, number, kept
         self.method = methods.build(run.config, run.source.num_classes).to(run.device)
         self.state, stream = RunState(), Stream(run.source, run.tasks)
         count = max(1, len(run.tasks) - 1)
@@ -142,12 +148,14 @@ def phases_of(name: str, options: argparse.Namespace, folder: Path) -> list[Less
     overrides = [{"data_dir": options.data_dir}, *map(build.parse_assignment, sets)]
     loaded = methods.settled(config.load(options.preset, overrides))
     source, tasks = open_data(loaded)
+    usual = methods.settled(config.load(options.preset, [overrides[0], build.parse_assignment(f"method={name}")]))
+    kept = Foresight(source.train, tasks, usual).peak(usual)[ledger.TOTAL]
     made: list[Lesson] = []
     while not made or len(made) < made[0].phases:
         place = folder / f"{name}-{len(made)}"
         place.mkdir()
         run = engine.Run(loaded, source, tasks, place, find_device(loaded.device), Reporter(len(tasks), quiet=True))
-        made.append(Lesson(run, len(made)))
+        made.append(Lesson(run, len(made), kept))
     return made
 
 
@@ -168,6 +176,7 @@ def row(name: str, taken: list[Lesson], reference: list[Lesson]) -> Row:
         "time of a task": f"{task:.2f}",
         "memory": f"{memory(taken) / memory(reference):.2f}",
         "MB": f"{memory(taken) / 1e6:.1f}",
+        "kept MB": f"{taken[0].kept / 1e6:.3f}",
     }
 
 

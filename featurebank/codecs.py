@@ -14,6 +14,7 @@ from torch import Tensor
 
 CODECS = ("fp32", "fp16", "int8", "pq")
 CENTROIDS = 256  # one byte per sub-vector
+KEY_BYTES = 12  # id and slot of a row
 TRAINING_ROWS = 10_240  # what product quantization looks at to place its centroids
 
 
@@ -39,6 +40,10 @@ class Codec:
     def row_bytes(self) -> int:
         """Bytes per feature, scale included, key not."""
         return self.width * self.numpy_dtype.itemsize + 2 * self.scaled
+
+    def nbytes(self, rows: int) -> int:
+        """Bytes of so many features with their keys."""
+        return rows * (self.row_bytes + KEY_BYTES)
 
     def encode(self, features: Tensor) -> Encoded:
         """features [n, dim] float32 on the CPU."""
@@ -79,6 +84,9 @@ class ProductQuantizer(Codec):
         super().__init__(name, dim, torch.uint8)
         self.width = parts
         self.largest = torch.finfo(torch.float32).max
+
+    def nbytes(self, rows: int) -> int:
+        return super().nbytes(rows) + CENTROIDS * self.dim * torch.float32.itemsize  # the codebooks
 
     def train(self, features: Tensor) -> None:
         """features [n >= 256, dim] float32. Sets `codebooks` [parts, 256, dim / parts]."""

@@ -73,6 +73,11 @@ class BankReader:
         return sum(shard.bytes for shard in self.manifest.shards)
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of this generation's rows alone: features as encoded, keys, and what decoding them takes."""
+        return self._rows.codec.nbytes(len(self))
+
+    @property
     def manifest(self) -> Generation:
         """What is recorded of the generation served: teacher, task, views, dataset, codec, shards."""
         return self._rows.generation

@@ -112,14 +112,30 @@ def module_bytes(method: Any) -> dict[str, int]:
     return {"student": networks.nbytes(method) - sum(apart.values()), **apart}
 
 
+def state_bytes(state: nn.Module | Tensor) -> int:
+    """Bytes of what a checkpoint holds of a module, or of one tensor."""
+    tensors = [state] if isinstance(state, Tensor) else state.state_dict().values()
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def row_bytes(tensor: Tensor) -> int:
+    """Bytes of a row of a tensor [n, ...], also if it has none yet."""
+    return tensor[:0].new_empty(1, *tensor.shape[1:]).nbytes
+
+
 def image_bytes(images: Images, ids: np.ndarray) -> int:
-    """Bytes of the pixels of some images, uncompressed; read in parts, as they may lie in a file."""
-    total = 0
+    """Bytes of the pixels of some images, uncompressed."""
+    return int(image_sizes(images, ids).sum())
+
+
+def image_sizes(images: Images, ids: np.ndarray) -> np.ndarray:
+    """Bytes of the pixels of each image, int64 [n]; read in parts, as they may lie in a file."""
+    sizes = [np.zeros(0, np.int64)]
     for start in range(0, len(ids), 64):
         batch = images.gather(ids[start : start + 64])
         each = np.prod(batch.pixels.shape[1:3]) if batch.sizes is None else batch.sizes.prod(axis=1)
-        total += int(np.broadcast_to(each, len(batch.pixels)).sum()) * batch.pixels.shape[-1]
-    return total
+        sizes.append(np.broadcast_to(each * batch.pixels.shape[-1], len(batch.pixels)))
+    return np.concatenate(sizes)
 
 
 def gradient_bytes(network: nn.Module) -> int:

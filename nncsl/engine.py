@@ -22,7 +22,7 @@ from nncsl.data.views import as_pixels
 from nncsl.distributed import ALONE, Ranks
 from nncsl.methods.base import Answer, Losses, Method, unit_projections
 from nncsl.passes import limits
-from nncsl.record import checkpoint, remembered, snapshots
+from nncsl.record import checkpoint, ledger, remembered, snapshots
 from nncsl.record.journal import NoJournal, open_journal
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
@@ -113,6 +113,7 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                 asks = {name: asked for name, asked in method.asks(phase, task, state.memory).items() if len(asked.ids)}
                 kept = saved["teacher"] if saved is not None and state.begun else None
                 teacher.begin(asks, phase, task, setup.render, state, kept)
+                state.keep(ledger.kept(source.train, state.memory, method, teacher))
                 saved, kept, state.begun = None, None, True
                 save(run, state, method, optimizers, scaler, teacher, lookout)
 
@@ -184,8 +185,10 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
                     remember(run, method, state, stream, task)
                 with networks.evaluating(method):
                     method.end(task, state.memory, setup.render)
+                state.keep(ledger.kept(source.train, state.memory, method, teacher))
                 measure(run, method, state, task)
-            journal.task(index, accuracy=state.accuracy_matrix[-1], seen_accuracy=state.seen_accuracy[-1])
+            results = {"accuracy": state.accuracy_matrix[-1], "seen_accuracy": state.seen_accuracy[-1]}
+            journal.task(index, **results, kept=ledger.with_total(state.kept[index]))
             if method.classifies:
                 reporter.accuracies(index, state.accuracy_matrix[-1], state.seen_accuracy[-1])
             state.end_task()
@@ -230,17 +233,14 @@ def record(state: RunState, losses: Losses, batch: Batch, known: Mapping[str, Te
 
 def remember(run: Run, method: Method, state: RunState, stream: Stream, task: Task) -> None:
     """Put the task's images into the memory, labeled ones by the method's preference."""
-    config, memory = run.config, state.memory
+    config = run.config
 
     def answers(ids: np.ndarray, answer: Answer) -> Tensor:
         track, caption = run.reporter.track, "choosing what to remember"
         return evaluation.answers(method, stream, ids, config.views, run.device, answer, run.ranks, track, caption)
 
-    ranking = method.rank(task, memory, answers)
-    size = len(memory.ids) + len(task.labeled) if method.remembers_all else config.memory
-    memory = replay.update(memory, task.labeled, task.labels, sorted(task.seen), size, ranking)
-    unlabeled = config.unlabeled_memory
-    state.memory = replay.update_unlabeled(memory, task.unlabeled, task.index + 1, unlabeled, config.seed)
+    ranking = method.rank(task, state.memory, answers)
+    state.memory = replay.after_task(state.memory, task, config, ranking, everything=method.remembers_all)
     state.remembered = task.index + 1
     kept = np.concatenate([state.memory.ids, state.memory.unlabeled, method.keeps()])
     state.peak(memory=accounting.image_bytes(run.source.train, kept))

@@ -7,7 +7,9 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
+from nncsl.config import Config
 from nncsl.data.rng import permutation, stream_key, uniforms
+from nncsl.data.tasks import Task
 from nncsl.featurebank import herd
 
 # Ranks a class's candidates: (class, ids [n]) -> the same ids, best first.
@@ -28,6 +30,13 @@ class Memory:
     ids: np.ndarray = field(default_factory=_empty)
     labels: np.ndarray = field(default_factory=_empty)
     unlabeled: np.ndarray = field(default_factory=_empty)
+
+
+def after_task(memory: Memory, task: Task, config: Config, rank: Ranking, *, everything: bool) -> Memory:
+    """The memory when a task's images have been put into it; everything: all labeled ones stay, whatever its size."""
+    size = len(memory.ids) + len(task.labeled) if everything else config.memory
+    memory = update(memory, task.labeled, task.labels, sorted(task.seen), size, rank)
+    return update_unlabeled(memory, task.unlabeled, task.index + 1, config.unlabeled_memory, config.seed)
 
 
 def update(

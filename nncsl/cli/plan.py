@@ -1,4 +1,4 @@
-"""``nncsl plan``: how long a run would take, and how it would fit into an amount of memory, without training."""
+"""``nncsl plan``: how long a run would take, and how it would fit into memory or into what it may keep."""
 
 import argparse
 from typing import Any
@@ -12,7 +12,7 @@ def add(commands: Any) -> None:
         commands,
         "plan",
         _plan,
-        "measure a few small steps and print how long a run would take and how it would fit into --memory-budget",
+        "measure a few small steps: how long would a run take, how would it fit into --memory-budget or --keep",
         "nncsl plan --preset cifar10",
         "nncsl plan --preset cifar10 --memory-budget 1GB",
         "nncsl plan --preset imagenet100 --memory-budget 8GB --json",
@@ -26,13 +26,17 @@ def _plan(arguments: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from nncsl import planner
+    from nncsl import methods, planner
+    from nncsl.data.catalog import open_data
+    from nncsl.planner import keeping
     from nncsl.runs import find_device
     from nncsl.terminal import Waiting
 
-    config = configuration(arguments)
+    config = methods.settled(configuration(arguments))
     device = find_device(config.device)
     with Waiting(Console(stderr=True)) as waiting:
+        if config.keep is not None:
+            config = keeping.within_keep(config, *open_data(config), waiting.say)
         plan = planner.without_training(config, device, waiting.say, waiting.note) if config.memory_budget else None
         chosen = planner.planned(config, plan) if plan else config
         time = planner.time_without_training(chosen, device, waiting.say)

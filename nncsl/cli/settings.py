@@ -25,6 +25,7 @@ SETTINGS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     ),
     "--skip-unreadable": ("skip_unreadable", bool, "leave out images that can't be decoded, instead of stopping"),
     "--memory": ("memory", int, "replay memory in images; 0 for none"),
+    "--keep": ("keep", str, "e.g. 40MB beside the network: choose the memory's size and the bank's settings to fit"),
     "--epochs": ("epochs", int, "epochs per task"),
     "--seed": ("seed", int, "decides labels, views, order and initial weights"),
     "--device": ("device", str, "auto, cpu or cuda"),

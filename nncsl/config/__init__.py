@@ -73,6 +73,7 @@ class Config:
     memory: int = 500
     memory_selection: Literal["random", "herding"] = "random"
     unlabeled_memory: int = 0
+    keep: str | None = None  # bytes kept beside the student, e.g. 40MB: memory and bank are chosen to fit
 
     # Method and teacher
     method: str = "nncsl"
@@ -162,6 +163,10 @@ def load(preset: str = "digits", overrides: Iterable[Mapping[str, Any]] = ()) ->
         for old in RENAMED.keys() & override.keys():
             print(f"nncsl: note: {old} is called {RENAMED[old]} now", file=sys.stderr)
         given = build.merge(given, renamed(override))
+    if given.get("keep") is not None and "memory" in given:
+        raise ConfigError(
+            f"memory={given['memory']} and keep={given['keep']}: the latter chooses the former; leave one of them out"
+        )
     dataset, method = given.get("dataset", values["dataset"]), given.get("method", values.get("method", Config.method))
     values = build.merge(values, methods.values(method, dataset))
     if dataset != values["dataset"]:
@@ -199,11 +204,11 @@ def dump(config: Config) -> str:
     return yaml.safe_dump(build.plain(config), sort_keys=False, default_flow_style=None, width=110)
 
 
-def parse_bytes(text: str) -> int:
+def parse_bytes(text: str, name: str = "memory_budget") -> int:
     """ "2GB" is 2e9 bytes, "2GiB" 2 * 2**30; also "500MB" and plain bytes."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?\s*", text.upper())
     if found is None or not float(found[1]):
-        raise ConfigError(f"memory_budget={text!r}: expected an amount of memory such as 2GB, 500MB or 1.5GiB")
+        raise ConfigError(f"{name}={text!r}: expected an amount of memory such as 2GB, 500MB or 1.5GiB")
     return int(float(found[1]) * _UNITS[found[2] or ""])
 
 
@@ -260,6 +265,8 @@ def _check_ranges(config: Config) -> None:
         raise ConfigError(f"task_sizes={list(sizes)}: expected the classes of each of {config.tasks} tasks, 1 or more")
     if not 1 <= config.max_pixels <= _PILLOWS_LIMIT:
         raise ConfigError(f"max_pixels={config.max_pixels}: expected 1 to {_PILLOWS_LIMIT}, the most that Pillow reads")
+    if config.keep is not None:
+        parse_bytes(config.keep, "keep")
     budgets = len(LabelBudget.parse(config.labels).each)
     tasks = len(sizes) if sizes else config.tasks
     if budgets > 1 and tasks not in (1, budgets):  # all classes at once keep what their tasks would have had

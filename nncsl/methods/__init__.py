@@ -19,6 +19,7 @@ from nncsl.methods.base import Method, Phase
 from nncsl.methods.ccic import CCIC
 from nncsl.methods.csl import CSL, CSLNoFilter
 from nncsl.methods.derpp import DERpp
+from nncsl.methods.dsgd import DSGD
 from nncsl.methods.er_ace import ERACE
 from nncsl.methods.foster import FOSTER
 from nncsl.methods.gdumb import GDumb
@@ -31,6 +32,7 @@ from nncsl.methods.ordisco import ORDisCo
 from nncsl.methods.paws import PAWS
 from nncsl.methods.pretrain import Pretrain
 from nncsl.methods.pseudoer import PseudoER
+from nncsl.methods.pshd import PsHD
 from nncsl.methods.supervised import ER, Finetune
 from nncsl.methods.xder import XDER
 from nncsl.record.state import RunState
@@ -39,6 +41,8 @@ METHODS: dict[str, type[Method]] = {
     "nncsl": NNCSL,
     "csl": CSL,
     "csl-nofilter": CSLNoFilter,
+    "dsgd": DSGD,
+    "pshd": PsHD,
     "paws": PAWS,
     "pseudoer": PseudoER,
     "ccic": CCIC,

@@ -214,6 +214,13 @@ class Method(nn.Module):
         """Return which earlier images the method itself remembers, besides the memory: int64 [n], they stay visible."""
         return np.zeros(0, np.int64)
 
+    def will_keep(self, remembered: int, met: int) -> tuple[int, int]:
+        """Return how many images :meth:`keeps` will name, and how many bytes :meth:`end` will have put into buffers.
+
+        remembered: labeled images in the memory then; met: images of all tasks until then. ``--keep`` plans by this.
+        """
+        return 0, 0
+
     def samples(self, task: Task) -> dict[int, Tensor]:
         """Return images that the method makes, for the report: by class, [n, C, H, W], normalized."""
         return {}

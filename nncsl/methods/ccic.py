@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nncsl import kernels, networks, objectives
+from nncsl.accounting import row_bytes
 from nncsl.batches import Batch, Draws, Moment, Render, plain_keys
 from nncsl.config import Config
 from nncsl.data.tasks import Task
@@ -156,6 +157,9 @@ class CCIC(Method):
         features = [self._unit_features(render(plain_keys(memory.ids[start : start + size]))) for start in starts]
         self.register_buffer("features", torch.cat(features))
         self.register_buffer("labels", torch.from_numpy(memory.labels).to(self.features.device))
+
+    def will_keep(self, remembered: int, met: int) -> tuple[int, int]:
+        return 0, remembered * (row_bytes(self.features) + row_bytes(self.labels))
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the votes [n, C] of the nearest images in the memory; classes that it does not hold can't win."""

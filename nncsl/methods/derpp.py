@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nncsl import passes
+from nncsl.accounting import row_bytes
 from nncsl.batches import Batch, Draws, Moment, Render, ViewKeys
 from nncsl.config import Config
 from nncsl.data.rng import permutation, stream_key
@@ -84,6 +85,9 @@ class DERpp(Finetune):
         logits = torch.cat([self.stored_logits[kept], self.logits_of_images(memory.ids[new], render)])
         self.register_buffer("stored_ids", torch.cat([self.stored_ids[kept], self.here(memory.ids[new])]))
         self.register_buffer("stored_logits", logits)
+
+    def will_keep(self, remembered: int, met: int) -> tuple[int, int]:
+        return 0, remembered * (row_bytes(self.stored_ids) + row_bytes(self.stored_logits))
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
         """Return where the images, all of which have to be there, stand in the store: int64 [n]."""

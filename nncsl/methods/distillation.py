@@ -12,7 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nncsl import kernels, objectives
+from nncsl.config import Config
 from nncsl.data.tasks import Task
+from nncsl.errors import ConfigError
 from nncsl.methods.base import Answer, Asked, Step, head_logits, unit_projections
 from nncsl.replay import Memory
 from nncsl.steps.transfer import constant, joined
@@ -25,6 +27,9 @@ class Seen(NamedTuple):
     features: Sequence[Tensor]
     queries: Tensor
     supports: Tensor
+
+
+Loss = Callable[[Step, Any, Seen], Tensor]
 
 
 def neighbors(step: Step, method: Any, seen: Seen) -> Tensor:
@@ -56,19 +61,22 @@ def projections(step: Step, method: Any, seen: Seen) -> Tensor:
 
 
 class Distillation(NamedTuple):
-    """A loss, and what the old network is asked for it: of all unlabeled views, and perhaps of the old supports."""
+    """A loss, and what the old network is asked for it: of all unlabeled views, of the old supports, or of both."""
 
-    loss: Callable[[Step, Any, Seen], Tensor]
+    loss: Loss
     answer: Answer
     unit: bool = True
     compares_supports: bool = False
+    compares_views: bool = True
 
     def asks(self, task: Task, memory: Memory) -> dict[str, Asked]:
         """Return the questions by group; none without old classes, or without old supports where those are compared."""
         if not task.old or (self.compares_supports and not len(memory.ids)):
             return {}
-        ids = np.concatenate([task.unlabeled, memory.unlabeled])
-        asked = {kind: Asked(kind, ids, self.answer, unit=self.unit) for kind in ("large", "small")}
+        asked = {}
+        if self.compares_views:
+            ids = np.concatenate([task.unlabeled, memory.unlabeled])
+            asked = {kind: Asked(kind, ids, self.answer, unit=self.unit) for kind in ("large", "small")}
         if self.compares_supports:
             asked["supports"] = Asked("support", memory.ids, self.answer, role="replay", unit=self.unit)
         return asked
@@ -79,6 +87,15 @@ DISTILLATIONS = {
     "kd": Distillation(logits, head_logits, unit=False),
     "feature": Distillation(projections, unit_projections),
 }
+
+
+def of_replay(config: Config, loss: Loss) -> Distillation:
+    """Return the distillation of a method that compares projections of the old supports among each other alone."""
+    if config.distillation != Config.distillation:
+        raise ConfigError(
+            f"distillation={config.distillation!r}: {config.method} has its own; leave it out, or use --method nncsl"
+        )
+    return Distillation(loss, unit_projections, compares_supports=True, compares_views=False)
 
 
 def _answers(step: Step) -> Tensor:

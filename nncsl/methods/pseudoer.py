@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nncsl import networks, replay
+from nncsl.accounting import row_bytes
 from nncsl.batches import Batch, Draws, Moment, Render, plain_keys
 from nncsl.config import Config
 from nncsl.data.rng import stream_key
@@ -136,3 +137,7 @@ class PseudoER(PAWS, ER):
 
     def keeps(self) -> np.ndarray:
         return self.on_host("kept").numpy()
+
+    def will_keep(self, remembered: int, met: int) -> tuple[int, int]:
+        images = min(self.config.memory, met)
+        return images, images * (row_bytes(self.kept) + row_bytes(self.kept_labels))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nncsl import passes
+from nncsl.accounting import row_bytes
 from nncsl.batches import Batch, Draws, Moment, Render
 from nncsl.config import Config
 from nncsl.data.division import divided
@@ -179,6 +180,10 @@ class XDER(DERpp):
             stored = self.sliced(self.stored_logits[step.notes["old stored"]], future)
             parts["distance"] = slices.distance_loss(by_view, stored[:, None])
         return parts
+
+    def will_keep(self, remembered: int, met: int) -> tuple[int, int]:
+        images, size = super().will_keep(remembered, met)
+        return images, size + remembered * row_bytes(self.counters)
 
     @torch.no_grad()
     def renew(self, rows: Tensor, labels: Tensor, logits: Tensor, those: Tensor, chosen: Tensor | None = None) -> None:

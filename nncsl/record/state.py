@@ -17,6 +17,7 @@ class RunState:
     remembered: tasks that the memory knows;
     generation, teacher: the bank's generation of this phase and its teacher's fingerprint; None before its sweep.
     steps: of an epoch, and memory_sizes: images in the memory, of every task that has begun;
+    kept: the ledger of every task that has begun, in bytes by part, at the moment when it was fullest;
     extra: a method's own accuracies, after the phases that it wants measured;
     sums, counts: the running epoch's losses and how often each was added, so that it can be continued in its middle.
     """
@@ -43,6 +44,7 @@ class RunState:
     seconds: float = 0.0
     images: int = 0
     peak_memory: dict[str, int] = field(default_factory=dict)
+    kept: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def pack(self) -> dict[str, Any]:
         """Tensors and plain values only, as a checkpoint takes them."""
@@ -66,6 +68,10 @@ class RunState:
         """Raises the recorded peaks."""
         for name, value in bytes_used.items():
             self.peak_memory[name] = max(self.peak_memory.get(name, 0), value)
+
+    def keep(self, parts: dict[str, int]) -> None:
+        """Take these parts for the task's ledger, unless there were more at an earlier moment of it."""
+        self.kept[self.task] = max(parts, self.kept.get(self.task, {}), key=lambda each: sum(each.values()))
 
     def end_epoch(self) -> None:
         """Move on to the next epoch."""

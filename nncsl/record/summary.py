@@ -3,7 +3,8 @@
 from typing import Any
 
 from nncsl import metrics
-from nncsl.config import Config
+from nncsl.config import Config, parse_bytes
+from nncsl.record import ledger
 from nncsl.record.state import RunState
 from nncsl.version import versions
 
@@ -31,6 +32,9 @@ def summarize(state: RunState, config: Config) -> dict[str, Any]:
         "seconds": state.seconds,
         "images_per_second": state.images / max(state.seconds, 1e-9),
         "peak_memory": state.peak_memory,
+        "kept": ledger.fullest(state.kept.values()),
+        **({"keep": parse_bytes(config.keep, "keep")} if config.keep else {}),
+        "kept_by_task": [ledger.with_total(parts) for _, parts in sorted(state.kept.items())],
         "seed": config.seed,
         "versions": versions(),
     }
@@ -53,6 +57,9 @@ def results(summary: dict[str, Any], *, classifies: bool = True) -> list[tuple[s
     ]
     if "unmeasured" in summary:
         rows.append(("not measured", summary["unmeasured"]))
+    kept, limit = summary["kept"], summary.get("keep")
+    exceeded = f"; EXCEEDS --keep, {limit / 1e6:.3g} MB" if limit and kept[ledger.TOTAL] > limit else ""
+    rows.append(("kept beside the student", ledger.line(kept) + exceeded))
     if "budget" in memory:
         own = memory["budget_used"]
         verdict = "" if own <= 1.05 * memory["budget"] else ": EXCEEDED; please report this run's plan.json"

@@ -23,8 +23,9 @@ class RunRecord:
     """What a run's folder says. Of a run that has not ended: what is known by now.
 
     matrix: a row per finished task, percent, None where a task's test images were gone; seen: accuracy over the classes
-    seen after each, None likewise; memory: peak bytes by part; epochs: metrics.jsonl's epoch lines; tasks: each task's
-    classes; labeled, unlabeled: its numbers of images; left_out: images that can't be read.
+    seen after each, None likewise; memory: peak bytes by part; kept: bytes kept beside the student in each finished
+    task, by part and "total"; epochs: metrics.jsonl's epoch lines; tasks: each task's classes; labeled, unlabeled: its
+    numbers of images; left_out: images that can't be read.
     """
 
     folder: Path
@@ -41,6 +42,7 @@ class RunRecord:
     memory: dict[str, int]
     summary: dict[str, Any] | None
     command: str | None
+    kept: tuple[dict[str, int], ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -117,6 +119,7 @@ def collect(folder: Path) -> RunRecord:
         memory=dict(progress.get("peak_memory", {})),
         summary=summary,
         command=command,
+        kept=tuple(line["kept"] for line in done if "kept" in line),
     )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from nncsl.report import marks, scales
 from nncsl.report.collect import RunRecord
 from nncsl.report.html import Cell, figure, table, tag, text
+from nncsl.report.ledger import ledger_table
 
 _PARTS = {
     "student": "the network's weights and buffers",
@@ -53,7 +54,7 @@ def split(record: RunRecord) -> str:
 
 
 def ledger(record: RunRecord) -> str:
-    """Return what is kept, in bytes."""
+    """Return what is kept, in bytes: at its most, and beside the student task by task."""
     parts = dict(record.memory)
     parts["bank"] = parts.get("bank") or _folder_bytes(record.folder / "bank")  # one on disk takes no memory
     rows: list[list[Cell | str]] = [
@@ -64,9 +65,8 @@ def ledger(record: RunRecord) -> str:
     if not rows:
         return ""
     note = "Apart from these nothing of a task is left when it is over; its images are gone."
-    return figure(
-        "What is kept", table(["what", "bytes", "how long"], rows, name="ledger"), note, name="ledger", wide=True
-    )
+    tables = table(["what", "bytes", "how long"], rows, name="ledger") + ledger_table(record)
+    return figure("What is kept", tables, note, name="ledger", wide=True)
 
 
 def _folder_bytes(folder: Path) -> int:

@@ -17,7 +17,7 @@ from nncsl.distributed import Ranks
 from nncsl.errors import ConfigError, UserError
 from nncsl.exchange import RankLostError
 from nncsl.featurebank.errors import BankError
-from nncsl.planner import duration
+from nncsl.planner import duration, keeping
 from nncsl.record import checkpoint, checksums, earlier, introduction
 from nncsl.record import folder as run_folder
 from nncsl.record import summary as summaries
@@ -72,7 +72,8 @@ def start(
         owner.take(new)
         run_folder.new_folder(new, config)  # again, now that nobody else can train in it
         try:
-            planned, base = planner.within_budget(config, source, tasks, new, device, ranks.count)
+            planned = keeping.within_keep(config, source, tasks)
+            planned, base = planner.within_budget(planned, source, tasks, new, device, ranks.count)
         except UserError:
             owner.leave_nothing(new)
             raise

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nncsl import networks
+from nncsl import accounting, networks
 from nncsl.batches import Batch, Group, Pool, Render, ViewKeys, develop, plain_keys, stage
 from nncsl.config import Config
 from nncsl.data.tasks import Task
@@ -72,6 +72,10 @@ class Teacher:
     def contents(self) -> Any:
         """Return what a checkpoint has to hold for the teacher, if anything."""
         return None
+
+    def kept(self) -> dict[str, int]:
+        """Return the bytes of what the teacher answers from, by part: nothing where it is not asked."""
+        return {}
 
     def after_save(self) -> None:
         """Let go of what only older checkpoints needed."""
@@ -141,6 +145,9 @@ class CopiedTeacher(Teacher):
 
     def contents(self) -> Any:
         return None if self._copy is None else self._copy.state_dict()
+
+    def kept(self) -> dict[str, int]:
+        return {} if self._copy is None else {"teacher": accounting.state_bytes(self._copy)}
 
     def _answer(self, asked: Asked, images: Tensor) -> Tensor:
         config, device = self._around.config, self._around.device

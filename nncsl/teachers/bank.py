@@ -47,8 +47,7 @@ class BankTeacher(Teacher):
         self, asks: Mapping[str, Asked], phase: Phase, task: Task, render: Render, state: RunState, saved: Any
     ) -> None:
         self._asks, self._task, self._render, self._state = asks, task, render, state
-        others = any(asked.kind != "plain" for asked in asks.values())  # a plain image has no other views to offer
-        self._refreshes = others and 0 < self._config.bank_refresh_epochs < phase.epochs
+        self._refreshes = refreshes(self._config, asks, phase)
         if not asks:
             return
         self._saved_generation = self._saved_generation or state.generation
@@ -100,6 +99,13 @@ class BankTeacher(Teacher):
         else:
             rows = self._bank.decode(asked["fetched"])
         return dict(zip(counts, self._ranks.send(rows).split(list(counts.values())), strict=True))
+
+    def kept(self) -> dict[str, int]:
+        """The rows, as encoded, and the old network's weights where they rest on disk for a refresh."""
+        if not self._asks or self._bank is None:
+            return {}
+        resting = accounting.state_bytes(self._method) if self._refreshes else 0
+        return {"bank": self._bank.row_bytes, "teacher": resting}
 
     def after_save(self) -> None:
         """Evict what neither the checkpoint just written nor the one before it refers to."""
@@ -221,6 +227,12 @@ class BankTeacher(Teacher):
     def _count_memory(self) -> None:
         if self._bank is not None:
             self._state.peak(bank=0 if self._config.bank_residency == "disk" else self._bank.nbytes)
+
+
+def refreshes(config: Config, asks: Mapping[str, Asked], phase: Phase) -> bool:
+    """Return whether stored views will be replaced within a phase."""
+    others = any(asked.kind != "plain" for asked in asks.values())  # a plain image has no other views to offer
+    return others and 0 < config.bank_refresh_epochs < phase.epochs
 
 
 def bank_slots(keys: ViewKeys) -> np.ndarray:

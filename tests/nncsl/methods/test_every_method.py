@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from nncsl import engine, methods, planner, runs
+from nncsl.data.catalog import open_data
 from nncsl.featurebank import fingerprint
 from nncsl.planner import imagined
-from nncsl.record import checkpoint
+from nncsl.planner.foreseen import Foresight
+from nncsl.record import checkpoint, ledger
 from nncsl.terminal import Interrupted
 from tests.nncsl.methods import recorded
 from tests.nncsl.scenes import SecondTask
@@ -48,6 +50,16 @@ def test_it_runs_to_a_full_summary_and_learns_what_is_recorded(small, make_run, 
         asks = bool(SecondTask(loaded, make_run, "asking").all_asks()) and loaded.teacher_mode != "none"
         assert (summary["peak_memory"]["bank"] > 0) == (asks and loaded.teacher_mode == "features")
         assert (summary["peak_memory"]["teacher"] > 0) == (asks and loaded.teacher_mode == "model")
+
+    settled = methods.settled(loaded)
+    source, split = open_data(settled)
+    foreseen = [ledger.total(parts) for parts in Foresight(source.train, split, settled).ledgers(settled)]
+    kept = [parts["total"] for parts in summary["kept_by_task"]]
+    assert foreseen == kept or case == "pseudoer"  # whose two memories share images, and whose guesses go at the end
+    assert all(before <= seen <= 1.1 * before for seen, before in zip(foreseen, kept, strict=True))
+    own = {name: t for name, t in saved["method"].items() if not name.startswith("network.")}
+    counted = sum(size for part, size in summary["kept_by_task"][-1].items() if part.startswith("own."))
+    assert counted >= sum(t.numel() * t.element_size() for t in own.values())  # more in an earlier phase, perhaps
 
     record = json.loads(recorded.RECORD.read_text())
     found, expected = recorded.results(folder), record["runs"][case]

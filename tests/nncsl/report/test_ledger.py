@@ -1,0 +1,16 @@
+"""The table of what was kept."""
+
+from dataclasses import replace
+
+from nncsl.report.collect import RunRecord
+from nncsl.report.ledger import ledger_table
+
+
+def test_a_row_per_task_and_a_column_per_part(tmp_path):
+    kept = ({"memory": 1280, "total": 1280}, {"memory": 2560, "bank": 1_400_000, "total": 1_402_560})
+    record = RunRecord(tmp_path, {}, (), (), (), (), None, None, {}, None, None, kept)
+    made = ledger_table(record)
+    assert made.count("<tr>") == 3 and made.count("<th ") == 4
+    assert made.index(">memory<") < made.index(">bank<") < made.index(">total<")
+    assert 'data-value="0"' in made and "1.4 MB" in made and "2.56 kB" in made
+    assert ledger_table(replace(record, kept=())) == ""
