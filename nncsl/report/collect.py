@@ -98,7 +98,7 @@ def collect(folder: Path) -> RunRecord:
         folder=folder,
         config=renamed(config),
         tasks=tuple(tuple(task["classes"]) for task in tasks["tasks"]),
-        labeled=tuple(len(task["labeled"]) for task in tasks["tasks"]),
+        labeled=tuple(len(task["labeled"]) for task in tasks["tasks"] if "labeled" in task),
         left_out=tuple(tasks.get("left_out", ())),
         epochs=tuple(line for line in lines if line["kind"] == "epoch"),
         matrix=tuple(map(tuple, summary["accuracy_matrix"] if summary else (line["accuracy"] for line in done))),
