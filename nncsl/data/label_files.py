@@ -91,10 +91,10 @@ def _by_name(
     left_out = dict.fromkeys(("of classes that this data set does not have", "test images"), 0)
     for number, line in enumerate(lines, 1):
         image = known.get(line)
-        if image is None and ("_" in line or "/" in line) and not line.startswith(prefixes):
-            left_out["of classes that this data set does not have"] += 1
-        elif image is None and line in aside:
+        if image is None and line in aside:
             left_out["test images"] += 1
+        elif image is None and ("_" in line or "/" in line) and not line.startswith(prefixes):
+            left_out["of classes that this data set does not have"] += 1
         elif image is None or image == _AMBIGUOUS:
             what = "several training images have" if image == _AMBIGUOUS else "no training image has"
             raise ConfigError(

@@ -37,8 +37,8 @@ class SourceOptions:
 class Source:
     """A data set. Labels are int64 [n] with values in [0, len(class_names)), of training images also NO_CLASS.
 
-    train_names, test_names: "class/file" of each image, where they are files; by_index: int64, the training image that a
-    published index means, where that is not its place here (NO_CLASS: none); left_out: images that can't be read;
+    train_names, test_names: "class/file" of each image, where they are files; by_index: int64, the training image that
+    a published index means, where that is not its place here (NO_CLASS: none); left_out: images that can't be read;
     ignored: how many other files lie there, by their kind; caches: files of decoded images.
     """
 
