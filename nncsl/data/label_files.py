@@ -15,10 +15,14 @@ _AMBIGUOUS = -1
 
 
 class Published(NamedTuple):
-    """What lists may call the training images: names "class/file" of each, or none, and what an index means."""
+    """What lists may call the training images: names "class/file" of each, or none, and what an index means.
+
+    set_aside: the same names of test images.
+    """
 
     names: Sequence[str] = ()
     by_index: np.ndarray | None = None
+    set_aside: Sequence[str] = ()
 
 
 def read(
@@ -42,7 +46,7 @@ def read(
             )
         indices = by_index[found]
     else:
-        indices = _by_name(path, lines, labels, class_names, published.names)
+        indices = _by_name(path, lines, labels, class_names, published)
     distinct = np.unique(indices)
     if (labels[distinct] == NO_CLASS).any():
         raise ConfigError(f"{path}: {(labels[distinct] == NO_CLASS).sum()} of its images have no class; remove them")
@@ -78,19 +82,23 @@ def _index(path: Path, number: int, line: str, by_index: np.ndarray) -> int:
 
 
 def _by_name(
-    path: Path, lines: Sequence[str], labels: np.ndarray, class_names: Sequence[str], image_names: Sequence[str]
+    path: Path, lines: Sequence[str], labels: np.ndarray, class_names: Sequence[str], published: Published
 ) -> np.ndarray:
     known: dict[str, int] = {}
-    for place, names in enumerate(_spellings(labels, class_names, image_names)):
+    for place, names in enumerate(_spellings(labels, class_names, published.names)):
         for name in names:
             known[name] = place if known.get(name, place) == place else _AMBIGUOUS
-    classes = class_names if image_names else [*class_names, *map(str, range(len(class_names)))]
+    aside = {name for names in map(_of_file, published.set_aside) for name in names}
+    classes = class_names if published.names else [*class_names, *map(str, range(len(class_names)))]
     prefixes = tuple(f"{name}{mark}" for name in classes for mark in "_/")
-    found, others = [], 0
+    found: list[int] = []
+    left_out = dict.fromkeys(("of classes that this data set does not have", "test images"), 0)
     for number, line in enumerate(lines, 1):
         image = known.get(line)
-        if image is None and ("_" in line or "/" in line) and not line.startswith(prefixes):
-            others += 1
+        if image is None and line in aside:
+            left_out["test images"] += 1
+        elif image is None and ("_" in line or "/" in line) and not line.startswith(prefixes):
+            left_out["of classes that this data set does not have"] += 1
         elif image is None or image == _AMBIGUOUS:
             what = "several training images have" if image == _AMBIGUOUS else "no training image has"
             raise ConfigError(
@@ -103,10 +111,15 @@ def _by_name(
             f"{path}: none of its {len(lines)} names is that of a training image, first {lines[0][:80]!r}; expected "
             f"e.g. {next(iter(known))!r}"
         )
-    if others:
-        note = f"{others} of the {len(lines)} names in {path} are of classes that this data set does not have"
-        print(f"nncsl: note: {note}; they are left out", file=sys.stderr)
+    for what, count in left_out.items():
+        if count:
+            print(f"nncsl: note: {path}: {count} of its {len(lines)} names are {what}: left out", file=sys.stderr)
     return np.array(found, np.int64)
+
+
+def _of_file(name: str) -> tuple[str, str, str]:
+    folder, file = PurePosixPath(name).parent.name, PurePosixPath(name).name
+    return file, name, f"{folder}_{file}"
 
 
 def _spellings(labels: np.ndarray, class_names: Sequence[str], image_names: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -116,9 +129,7 @@ def _spellings(labels: np.ndarray, class_names: Sequence[str], image_names: Sequ
     its place among the images of that class.
     """
     if image_names:
-        for name in image_names:
-            folder, file = PurePosixPath(name).parent.name, PurePosixPath(name).name
-            yield file, name, f"{folder}_{file}"
+        yield from map(_of_file, image_names)
         return
     counts = np.zeros(len(class_names), np.int64)
     for label in labels:

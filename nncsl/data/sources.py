@@ -39,8 +39,8 @@ class SourceOptions:
 class Source:
     """A data set. Labels are int64 [n] with values in [0, len(class_names)), of training images also NO_CLASS.
 
-    train_names: "class/file" of each training image, where they are files; by_index: int64, the training image that a
-    published index means, where that is not its place here (NO_CLASS: none); left_out: images that can't be read;
+    train_names, test_names: "class/file" of each image, where they are files; by_index: int64, the training image that
+    a published index means, where that is not its place here (NO_CLASS: none); left_out: images that can't be read;
     ignored: how many other files lie there, by their kind; caches: files of decoded images.
     """
 
@@ -51,6 +51,7 @@ class Source:
     test_labels: np.ndarray
     class_names: tuple[str, ...]
     train_names: tuple[str, ...] = ()
+    test_names: tuple[str, ...] = ()
     by_index: np.ndarray | None = None
     left_out: tuple[str, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
@@ -220,7 +221,9 @@ def _decoded(name: str, found: Found, options: SourceOptions) -> Source:
         absent = np.setdiff1d(np.arange(len(listing.class_names)), listing.labels)
         if len(absent):
             raise DataError(f"{name}: class {listing.class_names[absent[0]]!r} has no image left in {part}/ to read")
-    names = [image.name for image in kept["train"].images if isinstance(image, ImageFile)]
+    train_names, test_names = (
+        tuple(image.name for image in listing.images if isinstance(image, ImageFile)) for listing in kept.values()
+    )
     return Source(
         name=name,
         train=caches["train"].images,
@@ -228,7 +231,8 @@ def _decoded(name: str, found: Found, options: SourceOptions) -> Source:
         test=caches["test"].images,
         test_labels=kept["test"].labels,
         class_names=found.train.class_names,
-        train_names=tuple(names),
+        train_names=train_names,
+        test_names=test_names,
         by_index=published_order(found.train, caches["train"].readable, by_class=found.by_class),
         left_out=tuple(str(image) for image, _ in bad),
         ignored=found.ignored,

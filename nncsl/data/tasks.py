@@ -76,7 +76,7 @@ def split_tasks(
     order = _class_order(source, class_order, len(past))
     budget = LabelBudget.parse(labels)
     parts = task_sizes(len(order), len(budget.each), sizes, source.name)
-    published = Published(source.train_names, source.by_index)
+    published = Published(source.train_names, source.by_index, source.test_names)
     labeled = budget.choose(source.train_labels, order, seed, source.class_names, parts, published)
     ends = np.cumsum(task_sizes(len(order), tasks, sizes, source.name)).tolist()
     unknown = np.flatnonzero(source.train_labels == NO_CLASS)

@@ -108,7 +108,7 @@ def collect(folder: Path) -> RunRecord:
         folder=folder,
         config=renamed(config),
         tasks=tuple(tuple(task["classes"]) for task in tasks["tasks"]),
-        labeled=tuple(len(task.get("labeled", ())) for task in tasks["tasks"]),
+        labeled=tuple(len(task["labeled"]) for task in tasks["tasks"] if "labeled" in task),
         unlabeled=tuple(task.get("unlabeled_images", 0) for task in tasks["tasks"]),
         left_out=tuple(tasks.get("left_out", ())),
         epochs=tuple(line for line in lines if line["kind"] == "epoch"),

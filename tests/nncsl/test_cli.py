@@ -61,7 +61,7 @@ def test_config_prints_what_a_run_would_use():
     ("arguments", "words"),
     [
         (["config", "--set", "epoch=3"], "did you mean epochs"),
-        (["config", "--tasks", "7"], "10 classes"),
+        (["config", "--tasks", "11"], "10 classes"),
         (["config", "--memory", "3"], "8 classes"),
         (["train", "--dataset", "cifar10", "--out", "unused"], "--data-dir"),
         (["data", "prepare", "folder:absent"], "absent is not a folder"),

@@ -30,7 +30,14 @@ def test_names_of_image_net(read, capsys):
     """suncet's lists: class and number in one name, of all thousand classes."""
     text = "n01440764_26.JPEG\nn01443537_2.JPEG\nn02869837_7.JPEG\n\nn02869837_10.JPEG\n"
     assert read(text) == [0, 2, 4]
-    assert "1 of the 4 names" in capsys.readouterr().err
+    assert "1 of its 4 names are of classes that this data set does not have" in capsys.readouterr().err
+
+
+def test_names_of_test_images_are_left_out(read, capsys):
+    """Who lists their own images may not know which ones are kept for the test."""
+    published = Published(FILES, None, ("n01440764/n01440764_1.JPEG",))
+    assert read("n01440764_26.JPEG\nn01440764/n01440764_1.JPEG\nn02869837_7.JPEG", published) == [2, 4]
+    assert "1 of its 3 names are test images" in capsys.readouterr().err
 
 
 def test_names_with_folders(read):

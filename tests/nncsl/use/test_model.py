@@ -138,8 +138,8 @@ def photographs(tmp_path_factory, digits):
     settings |= {"network": {"width": 8, "blocks": [1], "hidden": 16}, "unlabeled_batch": 16, "warmup_epochs": 0}
     settings |= {"cache_dir": str(folder / "cache"), "device": "cpu"}
     runs.start(config.load("cifar10", [settings]), folder / "run", quiet=True)
-    _, test = folders.split_folders(folder / "images", None, 0.2)
-    return folder, test.files
+    found = folders.find(folder / "images", None, 0.2)
+    return folder, [image.path for image in found.test.images]
 
 
 def test_image_files_of_a_folder_are_judged_as_eval_does_without_the_data_set(photographs, tmp_path):
