@@ -112,7 +112,9 @@ def prepared(tmp_path_factory):
         exec(python_blocks(ROOT / "docs" / "data.md")[0], {})  # writes images.csv, pets.parquet, labeled.txt
         assert cli.main(["train", *SHORT]) == 0
         assert cli.main(["train", "--preset", "cifar10", "--data-dir", "DATA", *SHORT]) == 0
-        (story,) = [line for line in shell_lines((ROOT / "docs" / "use.md").read_text()) if "--out runs/story" in line]
+        lines = shell_lines((ROOT / "docs" / "use.md").read_text())
+        (story,) = [line for line in lines if re.fullmatch(r"nncsl train .* --out runs/story", line)]
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         assert cli.main([*shlex.split(story)[1:], *SHORT]) == 0
         assert cli.main(["train", "--continue", "runs/story", "--dataset", "folder:later", "--quiet"]) == 0
         assert cli.main(["pretrain", "--dataset", "digits", "--out", "digits.safetensors", *SHORT_PRETRAINING]) == 0

@@ -18,6 +18,7 @@ from nncsl.errors import ConfigError, DamagedError, UserError
 from nncsl.files import make_folder, without_beside
 from nncsl.record import checkpoint, checksums, owner
 from nncsl.record import tensorboard as events
+from nncsl.record.remembered import HIDDEN
 
 # Where data lies, what computes, and how much memory that takes: none of it decides what a run learns.
 MOVABLE = ("data_dir", "cache_dir", "device", "memory_budget", "micro_batch", "recompute", "spill", "bank_residency",
@@ -55,14 +56,14 @@ def read_tasks(folder: Path) -> dict[str, Any]:
 
 
 def recorded_tasks(lines: Sequence[dict[str, Any]], num_classes: int, unlabeled: np.ndarray) -> tuple[Task, ...]:
-    """Return tasks as far as they are recorded: classes, and which images had labels, but not which ones.
+    """Return tasks as far as they are recorded: classes, and which images had labels, but not which labels.
 
     unlabeled: what is known of their unlabeled images, int64 [u].
     """
     made: list[Task] = []
     for index, line in enumerate(lines):
         labeled, old = np.array(line["labeled"], np.int64), made[-1].seen if made else ()
-        unknown = np.full(len(labeled), -1)
+        unknown = np.full(len(labeled), HIDDEN)
         made.append(Task(index, tuple(line["classes"]), labeled, unknown, unlabeled, old, num_classes))
     return tuple(made)
 

@@ -31,7 +31,7 @@ def tasks(record: RunRecord, names: list[str]) -> str:
         seen += len(classes)
         listed = ", ".join(names[c] for c in classes[:_SHOWN_CLASSES])
         more = f" and {len(classes) - _SHOWN_CLASSES} more" if len(classes) > _SHOWN_CLASSES else ""
-        counts = (len(classes), record.unlabeled[number], record.labeled[number])
+        counts = (len(classes), record.unlabeled[number], record.labeled[number] if record.labeled else 0)
         cells = [Cell(f"{count:,}", count) for count in counts]
         guessed = introduction.chance(seen)
         rows.append([str(number + 1), listed + more, *cells, Cell(f"{guessed:.1f}%", guessed)])

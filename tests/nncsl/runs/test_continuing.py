@@ -158,19 +158,19 @@ def test_wrong_uses_are_refused_before_anything_is_made(tmp_path, finished):
         runs.extend(first, [{"dataset": "two"}], half)
 
 
-def killed_at(number, first, folder):
-    """The child's part: die when a file is about to be written for the ``number``-th time."""
+def killed_at(name, turn, first, folder):
+    """The child's part: die when a file of such a name is about to be written for the ``turn``-th time."""
     torch.set_num_threads(1)
     grown.register_all()
     written, beside = [], files.written_beside
 
-    def counted(*given, **more):
-        written.append(given)
-        if len(written) == number:
+    def observed(target, **more):
+        written.append(target.name)
+        if sum(name in each for each in written) == turn:
             os.kill(os.getpid(), signal.SIGKILL)
-        return beside(*given, **more)
+        return beside(target, **more)
 
-    files.written_beside = counted
+    files.written_beside = observed
     with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
         go_on(first, folder)
 
@@ -183,14 +183,22 @@ def go_on(first, folder):
 
 
 def test_killed_again_and_again_it_ends_the_same(tmp_path, finished):
-    """Before its first checkpoint, in its sweep, between steps, when the memory changes, at its very end."""
+    """While its folder is made, before and after its steps, when the memory changes, at its very end."""
     first, whole, broken = finished("nncsl"), tmp_path / "whole", tmp_path / "broken"
     go_on(first, whole)
-    for number in (2, 9, 12, 4, 5, 6):
-        child = processes.Process(target=killed_at, args=(number, first, broken))
+    places = [
+        ("task-2.npz", 1),
+        ("state.pt", 2),
+        ("state.pt", 2),
+        ("-images-", 1),
+        ("state.pt", 2),
+        ("summary.json", 1),
+    ]
+    for place in places:
+        child = processes.Process(target=killed_at, args=(*place, first, broken))
         child.start()
         child.join()
-        assert child.exitcode == -signal.SIGKILL
+        assert child.exitcode == -signal.SIGKILL, place
     go_on(first, broken)
     assert grown.weights(broken) == grown.weights(whole) and grown.measured(broken) == grown.measured(whole)
     assert grown.remembered(broken) == grown.remembered(whole)
@@ -206,8 +214,21 @@ def test_as_people_type_it_when_old_images_are_gone(tmp_path, monkeypatch, capsy
     def train(*words):
         assert cli.main(["train", "--quiet", *words]) == 0
 
-    train("--preset", "digits", "--dataset", "folder:planned", "--tasks", "4", "--out", "whole", *settings)
-    train("--preset", "digits", "--dataset", "folder:first", "--tasks", "2", "--out", "runs/first", *settings)
+    train(
+        "--preset", "digits", "--dataset", "folder:planned", "--tasks", "4", "--out", "whole", "--no-report", *settings
+    )
+    train(
+        "--preset",
+        "digits",
+        "--dataset",
+        "folder:first",
+        "--tasks",
+        "2",
+        "--out",
+        "runs/first",
+        "--no-report",
+        *settings,
+    )
     shutil.rmtree("first")
     shutil.rmtree("cache")
     train("--continue", "runs/first", "--dataset", "folder:new")
@@ -222,7 +243,7 @@ def test_as_people_type_it_when_old_images_are_gone(tmp_path, monkeypatch, capsy
     assert cli.main(["bank", "query", "runs/first-continued", "80", "--out", "neighbors.png"]) == 0
 
     shutil.rmtree("new")
-    train("--continue", "runs/first-continued", "--dataset", "folder:everything", "--out", "runs/eight")
+    train("--continue", "runs/first-continued", "--dataset", "folder:everything", "--out", "runs/eight", "--no-report")
     assert grown.weights(Path("runs/eight")) == grown.weights(Path("whole"))
     assert (
         grown.measured(Path("runs/eight"))[-1]["accuracy_matrix"][-1]
