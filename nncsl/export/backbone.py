@@ -26,6 +26,8 @@ def pretrain(
         raise ConfigError(f"--out {target}: expected a name that ends with .safetensors")
     if target.exists():
         raise ConfigError(f"--out {target} is there already: choose another name, or remove it to train anew")
+    if config.network.frozen:
+        raise ConfigError("network.frozen=true: a frozen backbone learns nothing; pretrain it without that")
     weights.safetensors_for(target)  # missing, it would be missed after the training
     folder = training_folder(target)
     if (folder / "checkpoint" / "state.pt").exists():

@@ -64,6 +64,7 @@ def test_other_settings_are_no_continuation(tmp_path, capsys):
     out.unlink()
     assert pretrain("--out", out, "--seed", 1) == 2
     assert "seed is 0 there, 1 was asked for" in capsys.readouterr().err
+    assert pretrain("--out", out, "--set", "network.frozen=true") == 2 and "learns nothing" in capsys.readouterr().err
     assert pretrain("--out", tmp_path / "b.pt") == 2 and "ends with .safetensors" in capsys.readouterr().err
 
 
