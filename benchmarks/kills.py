@@ -80,6 +80,9 @@ def cases() -> dict[str, Case]:
         "micro-batch, recompute": "micro_batch=40 recompute=true",
         "micro-batch, copied teacher": "micro_batch=40 teacher_mode=model",
         "memory budget": "memory_budget=500MB",
+        "many steps": "unlabeled_batch=100",
+        "many steps, micro-batch": "unlabeled_batch=100 micro_batch=40",
+        "many steps, er": "method=er unlabeled_batch=100",
     }
     found |= {name: Case(tuple(settings.split())) for name, settings in others.items()}
     ranks = {"": "", ", exact": "ranks_exact=true", ", copied teacher": "teacher_mode=model"}

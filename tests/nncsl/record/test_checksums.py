@@ -89,10 +89,10 @@ def test_a_kill_between_announcement_and_rename_is_no_damage(run):
     assert journal.read_lines(run) and (run / "tasks.json").read_bytes() == before
 
 
-@pytest.mark.parametrize("settings", [(), ("bank_refresh_epochs=1", "epochs=3")])
-@pytest.mark.parametrize("at", [(1, 0, 1), (1, 1, 0)])
+@pytest.mark.parametrize("settings", [("unlabeled_batch=200",), ("bank_refresh_epochs=1", "epochs=3")])
+@pytest.mark.parametrize("at", [(0, 1, 0), (1, 1, 0)])
 def test_it_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path, monkeypatch, capsys, settings, at):
-    """Stopped inside an epoch or in its first step; the bank's generation that the older one needs is there."""
+    """Stopped inside an epoch or in its last step; the bank's generation that the older one needs is there."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     runs.start(tiny(*settings), whole, quiet=True)
     losses = NNCSL.losses

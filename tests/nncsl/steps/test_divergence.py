@@ -129,5 +129,5 @@ def test_answers_that_no_bank_can_keep_are_divergence(small, make_run):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(NNCSL, "asks", huge)
-        with pytest.raises(DivergenceError, match="the old network's answers reach .* at the beginning of task 2"):
+        with pytest.raises(DivergenceError, match=r"the old network's answers reach .* at the beginning of task 2"):
             engine.train(run)
