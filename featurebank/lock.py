@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from .errors import BankLocked
-from .files import FLAGS
+from .files import FLAGS, read_small
 
 try:
     import fcntl
@@ -80,7 +80,7 @@ class PortableLock:
         try:
             self._lock.acquire()
         except filelock.Timeout:
-            raise _locked(path, path.read_bytes() if path.exists() else b"") from None
+            raise _locked(path, read_small(path) if path.exists() else b"") from None
         path.write_bytes(_ourselves())
 
     def release(self) -> None:
@@ -116,7 +116,7 @@ def _describe(content: bytes) -> str:
     try:
         who = json.loads(content)
         return f"process {who['pid']} on {who['host']} since {who['since']} ({who['command'] or 'interactive'})"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return "another process"
 
 

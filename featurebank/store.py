@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import BankMismatch, CorruptBank
-from .files import TEMPORARY, Disk, explained, publish, sha256_of
+from .files import TEMPORARY, Disk, explained, publish, read_small, sha256_of
 from .lock import PortableLock, WriterLock, lock
 from .manifest import CURRENT, REMEDY, Generation, ShardEntry, State, parse_state
 
@@ -37,8 +37,13 @@ class Store:
             self.lock = None
 
     def load(self) -> None:
-        self._current = (self.path / CURRENT).read_bytes()
-        self.state = parse_state(self.path, self._current)
+        try:
+            self._current = read_small(self.path / CURRENT)
+            self.state = parse_state(self.path, self._current)
+        except FileNotFoundError:
+            raise  # perhaps only evicted meanwhile: for the caller to find out
+        except OSError as error:
+            raise CorruptBank(f"{error.filename}: {error.strerror}; {REMEDY}") from error
 
     def consistently(self, use: Callable[[], T]) -> T:
         """Load the state and use it; start over if a writer replaced it meanwhile and removed files that it named."""
@@ -47,7 +52,7 @@ class Store:
                 self.load()
                 return use()
             except (FileNotFoundError, CorruptBank) as error:
-                if (self.path / CURRENT).exists() and (self.path / CURRENT).read_bytes() != self._current:
+                if (self.path / CURRENT).exists() and read_small(self.path / CURRENT) != self._current:
                     continue
                 if isinstance(error, CorruptBank):
                     raise
@@ -75,7 +80,7 @@ class Store:
         damaged = []
         for shard in (shard for generation in self.state.generations for shard in generation.shards):
             path = self.shard_path(shard)
-            size = path.stat().st_size
+            size = path.stat().st_size if path.is_file() else 0
             if size != shard.bytes:
                 damaged.append(f"{path}: is damaged, {size:,} bytes, expected {shard.bytes:,}")
             elif (found := sha256_of(path)) != shard.sha256:

@@ -21,6 +21,7 @@ from nncsl.errors import ConfigError, UserError
 from nncsl.exchange import RankLostError
 from nncsl.featurebank.errors import BankError
 from nncsl.methods.base import Method, unit_projections
+from nncsl.planner import estimates
 from nncsl.record import checkpoint
 from nncsl.record import folder as run_folder
 from nncsl.record import summary as summaries
@@ -59,9 +60,11 @@ def start(
         return resume(folder, [], quiet=quiet, report=report, tensorboard=tensorboard)
     config = run_folder.with_absolute_paths(methods.settled(config))
     device = find_device(config.device)
+    estimates.check_network(config)
     source, tasks = ranks.in_turn(lambda: open_data(config))
 
     def begin() -> tuple[Config, Path, int]:
+        estimates.check_bank(config, source.num_classes, tasks, folder or Path())
         new = run_folder.new_folder(folder, config)
         try:
             planned, base = planner.within_budget(config, source, tasks, new, device, ranks.count)
@@ -118,7 +121,7 @@ def resume(
     source, tasks = ranks.in_turn(lambda: open_data(config))
 
     def begin() -> tuple[Config, int]:
-        if (folder / "tasks.json").read_text() != run_folder.describe_tasks(source, tasks):
+        if files.read_text(folder / "tasks.json") != run_folder.describe_tasks(source, tasks):
             raise ConfigError(
                 f"{folder / 'tasks.json'} records other tasks than {config.dataset} gives now: has its data changed?"
             )
@@ -143,7 +146,7 @@ def _complete(folder: Path, config: Config, *, report: bool, tensorboard: bool) 
         open_journal(folder).rewind(config.tasks, 0)
     if report and not (folder / "report.html").exists():
         write_report(folder)
-    return json.loads((folder / "summary.json").read_text())
+    return files.read_json(folder / "summary.json")
 
 
 def find_device(name: str) -> torch.device:
@@ -236,7 +239,9 @@ def _saved(folder: Path, config: Config) -> dict[str, Any]:
     saved = checkpoint.load(folder / "checkpoint" / "state.pt")
     if saved["format"] != checkpoint.FORMAT:
         raise ConfigError(f"{folder} was begun by an older nncsl: continue it with that one, or start a new run")
-    run_folder.refuse_changes(folder / "checkpoint", build.plain(configs.recorded(saved["config"])), config)
+    with checkpoint.understood(folder / "checkpoint" / "state.pt"):
+        started = build.plain(configs.recorded(saved["config"]))
+    run_folder.refuse_changes(folder / "checkpoint", started, config)
     return saved
 
 
@@ -254,12 +259,14 @@ class Trained(NamedTuple):
 def reopen(folder: Path) -> Trained:
     """Return the method and state of the run in ``folder``."""
     config = run_folder.read_config(folder)
-    saved = checkpoint.load(folder / "checkpoint" / "state.pt")
+    path = folder / "checkpoint" / "state.pt"
+    saved = checkpoint.load(path)
     source, tasks = open_data(config)
     device = find_device(config.device)
-    state = RunState.unpack(saved["state"])
-    method = methods.build(config, source.num_classes).to(device)
-    methods.restore(method, saved, tasks, state)
+    with checkpoint.understood(path):
+        state = RunState.unpack(saved["state"])
+        method = methods.build(config, source.num_classes).to(device)
+        methods.restore(method, saved, tasks, state)
     return Trained(config, state, source, tasks, method, device)
 
 

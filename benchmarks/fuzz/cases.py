@@ -15,7 +15,14 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 from . import hostile
 
 Expected = Literal["refused", "done", "any"]
-TINY = ("epochs=1", "warmup_epochs=0", "network.width=4", "network.blocks=[1]", "network.hidden=8", "unlabeled_batch=512")
+TINY = (
+    "epochs=1",
+    "warmup_epochs=0",
+    "network.width=4",
+    "network.blocks=[1]",
+    "network.hidden=8",
+    "unlabeled_batch=512",
+)
 TRAIN = ("train", "--quiet", "--no-report", "--out", "out", "--tasks", "2", *(w for s in TINY for w in ("--set", s)))
 Prepare = Callable[[Path, Path, random.Random], object]  # the case's own folder, the template run, random numbers
 
@@ -65,8 +72,21 @@ WRONG = {  # no setting that is a number, a truth or one of some words takes the
 }
 NUMBERS = {"minus": "-5", "zero": "0", "huge": "100000", "2**63": str(2**63), "2**64": str(2**64), "tiny": "1e-300"}
 NUMBERS |= {"large": "1e300", "half": "0.5", "true": "true", "null": "null", "empty": "''", "list": "[1]"}
-TEXTS = {"escape": hostile.ESCAPE, "long": "x" * 5000, "name": "folder:" + "x" * 300, "bidi": hostile.BIDI, "empty": "''"}
-TEXTS |= {"bytes": "\udcff\udcfe", "device": "/dev/zero", "number": "7", "list": "[1, 2]", "nul": '"a\\0b"', "bomb": WRONG["bomb"]}
+TEXTS = {
+    "escape": hostile.ESCAPE,
+    "long": "x" * 5000,
+    "name": "folder:" + "x" * 300,
+    "bidi": hostile.BIDI,
+    "empty": "''",
+}
+TEXTS |= {
+    "bytes": "\udcff\udcfe",
+    "device": "/dev/zero",
+    "number": "7",
+    "list": "[1, 2]",
+    "nul": '"a\\0b"',
+    "bomb": WRONG["bomb"],
+}
 TEXTS |= {"slashes": "a/" * 3000, "line": '"a\\nb"', "folder": ".", "percent": "%" * 300, "zeros": "0" * 500 + "/class"}
 
 
@@ -105,9 +125,9 @@ def settings(rng: random.Random) -> Iterator[Case]:
             if hint in (int, float):
                 tried += [(each, "any") for each in rng.sample(sorted(NUMBERS.items()), 6)]
         for (title, value), expected in tried:
-            bad = expected == "refused" or title in ("2**64", "minus") and hint is int
+            bad = expected == "refused" or (title in ("2**64", "minus") and hint is int)
             start = rng.choices(_STARTS, _WEIGHTS)[0] if bad or hint is str else ("config",)
-            if start == TRAIN and name in ("dataset", "data_dir") or name == "device":
+            if (start == TRAIN and name in ("dataset", "data_dir")) or name == "device":
                 start = ("config",)
             if name.startswith("own") or name == "method" or start[0] != "data":
                 yield Case(_named(start), (*start, *words, "--set", f"{name}={value}"), expected, title=title)  # type: ignore[arg-type]

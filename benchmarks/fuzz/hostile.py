@@ -163,7 +163,11 @@ def misshape_snapshot(path: Path, rng: random.Random) -> None:
 def png(path: Path, side: int = 8) -> None:
     """Write a small gray image without the help of a library, so that its name may be anything."""
     rows = b"".join(b"\0" + bytes((7 * x * y) % 256 for x in range(side)) for y in range(side))
-    parts = [(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    parts = [
+        (b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)),
+        (b"IDAT", zlib.compress(rows)),
+        (b"IEND", b""),
+    ]
     chunks = (struct.pack(">I", len(d)) + t + d + struct.pack(">I", zlib.crc32(t + d)) for t, d in parts)
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
 

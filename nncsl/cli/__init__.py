@@ -24,6 +24,7 @@ from nncsl.cli import (
     train,
 )
 from nncsl.errors import UserError
+from nncsl.terminal import guarded_output
 from nncsl.version import __version__
 
 # In the order in which the help shows them.
@@ -55,13 +56,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     # GNU OpenMP's threads wait for each other in a busy loop, by default for so long that a core shared with another
     # process loses most of its time to it. Read when torch is loaded, which no command has done yet.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    arguments = build_parser().parse_args(argv)
-    arguments.typed = shlex.join(["nncsl", *(sys.argv[1:] if argv is None else argv)])
+    with guarded_output():
+        return _run(sys.argv[1:] if argv is None else argv)
+
+
+def _run(words: Sequence[str]) -> int:
+    arguments = build_parser().parse_args(words)
+    arguments.typed = shlex.join(["nncsl", *words])
     try:
         return arguments.run(arguments) or 0
     except UserError as error:
         if os.environ.get("RANK", "0") == "0" or error.exit_code == _RANK_LOST:  # rank 0 may be the lost one
-            print(f"nncsl: {error}", file=sys.stderr)
+            print("nncsl: " + str(error).replace("\n", "\n  "), file=sys.stderr)  # a name can't begin a line of ours
         return error.exit_code
     except BrokenPipeError:
         return 0

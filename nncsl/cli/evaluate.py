@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from nncsl.cli.settings import command
+from nncsl.cli.settings import a_path, command
 
 
 def add(commands: Any) -> None:
@@ -16,7 +16,7 @@ def add(commands: Any) -> None:
         "evaluate a run's checkpoint: linear head, and nearest neighbours among the memory",
         "nncsl eval runs/digits-nncsl-seed0",
     )
-    parser.add_argument("run_folder", metavar="DIR", help="the folder of a run")
+    parser.add_argument("run_folder", type=a_path, metavar="DIR", help="the folder of a run")
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:

@@ -25,10 +25,9 @@ def _plan(arguments: argparse.Namespace) -> int:
     import json
     import sys
 
-    from rich.console import Console
-
     from nncsl import planner
     from nncsl.runs import find_device
+    from nncsl.terminal import Screen
 
     config = configuration(arguments)
     if config.memory_budget is None:
@@ -37,5 +36,5 @@ def _plan(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(planner.as_record(plan), indent=2))
     else:
-        planner.describe_plan(plan, Console())
+        planner.describe_plan(plan, Screen())
     return 0

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nncsl.cli.settings import SETTINGS, add_settings, command, configuration, overrides
+from nncsl.cli.settings import SETTINGS, a_number, a_path, add_settings, command, configuration, overrides
 
 
 def add(commands: Any) -> None:
@@ -21,11 +21,19 @@ def add(commands: Any) -> None:
         "nncsl train --resume runs/digits-nncsl-seed0  # after an interruption",
     )
     add_settings(parser, list(SETTINGS))
-    parser.add_argument("--out", metavar="DIR", help="where the run goes (default: a new folder below runs/)")
-    parser.add_argument("--resume", metavar="DIR", help="continue the run in DIR; everything else comes from there")
-    parser.add_argument("--ranks", type=int, metavar="N", help="share the run between N processes of this machine")
     parser.add_argument(
-        "--max-restarts", type=int, default=0, metavar="N", help="with --ranks: go on by itself after a rank has died"
+        "--out", type=a_path, metavar="DIR", help="where the run goes (default: a new folder below runs/)"
+    )
+    parser.add_argument(
+        "--resume", type=a_path, metavar="DIR", help="continue the run in DIR; everything else comes from there"
+    )
+    parser.add_argument("--ranks", type=a_number, metavar="N", help="share the run between N processes of this machine")
+    parser.add_argument(
+        "--max-restarts",
+        type=a_number,
+        default=0,
+        metavar="N",
+        help="with --ranks: go on by itself after a rank has died",
     )
     parser.add_argument("--no-report", action="store_true", help="don't write DIR/report.html at the end")
     parser.add_argument(

@@ -10,7 +10,7 @@ from nncsl.data import cifar
 from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import SOURCES, Source, SourceOptions, open_source
 from nncsl.data.tasks import Task, check_memory, check_tasks, split_tasks
-from nncsl.errors import ConfigError, DataError
+from nncsl.errors import ConfigError, DataError, shown, suggestion
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,10 @@ def source_options(config: Config) -> SourceOptions:
 def check_known(config: Config) -> None:
     """What can be refused without opening the data: tasks, labels and memory against a known data set's size."""
     if config.dataset not in SOURCES and not config.dataset.startswith("folder:"):
-        raise ConfigError(f"dataset={config.dataset!r}: expected one of {', '.join(SOURCES)}, or folder:PATH")
+        near = suggestion(config.dataset, SOURCES)
+        raise ConfigError(
+            f"dataset={shown(config.dataset)}: expected one of {', '.join(SOURCES)}, or folder:PATH{near}"
+        )
     facts = KNOWN.get(config.dataset)
     if facts is None or config.class_list is not None:
         return

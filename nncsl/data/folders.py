@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from nncsl.data.rng import permutation, stream_key
-from nncsl.errors import DataError
+from nncsl.errors import DataError, UserError
+from nncsl.files import read_text
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 _TEST_FOLDERS = ("test", "val", "validation")
@@ -24,10 +25,11 @@ class Listing:
 
 def read_class_list(path: Path | None) -> tuple[str, ...]:
     """Class folder names, one per line; without a path the usual 100 ImageNet classes (Tian et al. 2020)."""
+    packaged = resources.files("nncsl") / "data" / "imagenet100.txt"
     try:
-        text = (resources.files("nncsl") / "data" / "imagenet100.txt" if path is None else path).read_text()
-    except OSError as error:
-        raise DataError(f"class list {path} can't be read: {error.strerror}") from error
+        text = packaged.read_text() if path is None else read_text(path)
+    except UserError as error:
+        raise DataError(f"class list {error}") from error
     names = tuple(line.split()[0] for line in text.splitlines() if line.strip() and not line.startswith("#"))
     if not names or len(set(names)) < len(names):
         raise DataError(f"class list {path}: expected one class folder per line, each once, got {len(names)} lines")

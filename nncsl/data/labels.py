@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from nncsl.data.rng import permutation, stream_key
-from nncsl.errors import ConfigError
+from nncsl.errors import ConfigError, UserError, shown
+from nncsl.files import check_path, read_text
 
 _FORMS = (
     '"0.8%" (of each class), "4/class", a list of such, one per task ("100%,5%"), or the path of a file with one '
@@ -31,23 +32,24 @@ class LabelBudget:
     @classmethod
     def parse(cls, text: str) -> "LabelBudget":
         """Reads ``"0.8%"``, ``"4/class"``, a list of such, or the path of an index file."""
-        if "," in text and not Path(text).is_file():
+        if "," in text and not _is_file(text):
             parts = tuple(cls.parse(part) for part in text.split(","))
             if any(part.file for part in parts):
                 raise ConfigError(f"labels={text!r}: expected only percentages and numbers per class in a list")
             return cls(by_task=parts)
-        if match := re.fullmatch(r"\s*([0-9.]+)\s*%\s*", text):
+        if match := re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{0,15})?|\.[0-9]{1,15})\s*%\s*", text):
             percent = float(match[1])
             if not 0 < percent <= 100:
                 raise ConfigError(f"labels={text!r}: expected a percentage above 0 and up to 100")
             return cls(fraction=percent / 100)
-        if match := re.fullmatch(r"\s*(\d+)\s*/\s*class\s*", text):
+        if match := re.fullmatch(r"\s*([0-9]{1,9})\s*/\s*class\s*", text):
             if int(match[1]) < 1:
                 raise ConfigError(f"labels={text!r}: expected at least one label per class")
             return cls(per_class=int(match[1]))
-        if "/" in text or "." in text or Path(text).is_file():
+        if not text.endswith(("%", "/class")) and ("/" in text or "." in text or _is_file(text)):
+            check_path(text, "labels")
             return cls(file=Path(text))
-        raise ConfigError(f"labels={text!r}: expected {_FORMS}")
+        raise ConfigError(f"labels={shown(text)}: expected {_FORMS}")
 
     @property
     def each(self) -> tuple["LabelBudget", ...]:
@@ -82,15 +84,22 @@ class LabelBudget:
         return np.sort(np.concatenate(chosen))
 
 
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # no name that a file could have
+        return False
+
+
 def _read_indices(path: Path, labels: np.ndarray, num_classes: int, names: tuple[str, ...]) -> np.ndarray:
     try:
-        lines = [line.strip() for line in path.read_text().splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
+        lines = [line.strip() for line in read_text(path).splitlines() if line.strip()]
+    except UserError as error:
         raise ConfigError(f"labels={str(path)!r}: the index file can't be read ({error}); expected {_FORMS}") from error
     for number, line in enumerate(lines, 1):
-        if not line.isdecimal() or int(line) >= len(labels):
+        if not line.isdecimal() or len(line) > 18 or int(line) >= len(labels):
             raise ConfigError(
-                f"{path}, line {number}: {line!r} is not the index of one of {len(labels)} training images"
+                f"{path}, line {number}: {shown(line)} is not the index of one of {len(labels)} training images"
             )
     indices = np.unique(np.array(lines, dtype=np.int64))
     if len(indices) < len(lines):

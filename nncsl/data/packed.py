@@ -19,8 +19,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from nncsl.data import decoding
 from nncsl.data.images import FileBytes, PackedImages
-from nncsl.errors import DataError
-from nncsl.files import write_text
+from nncsl.errors import DataError, UserError
+from nncsl.files import read_json, write_text
+from nncsl.terminal import Screen
 
 _FORMAT = 1
 _CHUNK = 256
@@ -72,18 +73,17 @@ def _listing_hash(files: tuple[Path, ...], short_side: int) -> str:
 def _decode_all(name: str, files: tuple[Path, ...], path: Path, short_side: int) -> None:
     partial, journal = path.with_suffix(".partial"), path.with_suffix(".journal")
     threads = min(32, os.cpu_count() or 1)
-    bar = Progress(
-        TextColumn(f"{name}: {{task.description}}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    )
+    title = TextColumn("{task.description}", markup=False)
+    bar = Progress(title, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Screen())
     with bar, ThreadPoolExecutor(threads) as pool:
         done = _read_journal(journal) if partial.exists() else 0
         if not done:
-            step = bar.add_task("measuring", total=len(files))
+            step = bar.add_task(f"{name}: measuring", total=len(files))
             shapes = list(bar.track(pool.map(lambda f: _target_size(f, short_side), files), task_id=step))
             _allocate(partial, np.array(shapes, np.int64))
             _write_journal(journal, 0)
         sizes, offsets, flat, checksums = _open_for_writing(partial)
-        step = bar.add_task("decoding", total=len(files), completed=done)
+        step = bar.add_task(f"{name}: decoding", total=len(files), completed=done)
         for start in range(done, len(files), _CHUNK):
             rows = range(start, min(start + _CHUNK, len(files)))
             for row, pixels in zip(
@@ -154,8 +154,8 @@ def _open(path: Path) -> PackedImages:
 
 def _read_journal(path: Path) -> int:
     try:
-        return int(json.loads(path.read_text())["done"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return int(read_json(path)["done"])
+    except (UserError, ValueError, KeyError, TypeError, OverflowError):
         return 0  # nothing that could be trusted: start again
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from nncsl.data import cifar, folders
 from nncsl.data.images import ArrayImages, ImageBatch, Images
 from nncsl.data.rng import permutation, stream_key
-from nncsl.errors import ConfigError, DataError
+from nncsl.errors import ConfigError, DataError, shown, suggestion
 
 __all__ = ["SOURCES", "ImageBatch", "Images", "Source", "SourceOptions", "open_source"]
 
@@ -65,7 +65,9 @@ def open_source(name: str, options: SourceOptions) -> Source:
         options = replace(options, data_dir=Path(name.removeprefix("folder:")).expanduser())
         return own_images(options)
     if name not in SOURCES:
-        raise ConfigError(f"dataset={name!r}: expected one of {', '.join(SOURCES)}, or folder:PATH")
+        raise ConfigError(
+            f"dataset={shown(name)}: expected one of {', '.join(SOURCES)}, or folder:PATH{suggestion(name, SOURCES)}"
+        )
     source = SOURCES[name](options)
     if not len(source.train) or not len(source.test):
         raise DataError(f"{name}: no training or no test images in {options.data_dir}")

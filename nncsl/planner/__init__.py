@@ -19,10 +19,12 @@ from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
+from nncsl.planner import estimates
 from nncsl.planner.choice import Plan, make_plan
 from nncsl.planner.choice import baseline as baseline
 from nncsl.planner.options import Option
 from nncsl.planner.sizes import Sizes
+from nncsl.terminal import Screen
 
 PLANNED = ("micro_batch", "recompute", "spill", "bank_residency", "bank_codec")
 
@@ -44,6 +46,7 @@ def without_training(config: Config, device: torch.device, say: Callable[[str], 
     """The plan that a run would have. Its images are not needed: known data sets are known by their size."""
     config = methods.settled(config)
     check_known(config)
+    estimates.check_network(config)
     folder = Path() if os.access(".", os.W_OK) else Path(tempfile.gettempdir())
     if config.data_dir or config.dataset.startswith("folder:") or config.dataset == "digits":
         source, tasks = open_data(config)
@@ -138,7 +141,7 @@ def within_budget(
     if config.memory_budget is None:
         return config, 0
     plan = for_run(config, source, tasks, device, folder, print, ranks)
-    describe_plan(plan, Console())
+    describe_plan(plan, Screen())
     files.write_text(folder / "plan.json", json.dumps(as_record(plan), indent=2) + "\n")
     return planned(config, plan), plan.baseline
 
@@ -146,7 +149,8 @@ def within_budget(
 def planned_for(folder: Path) -> str | None:
     """The kind of device that the folder's plan was made for."""
     path = folder / "plan.json"
-    return json.loads(path.read_text()).get("device", "cpu") if path.exists() else None
+    plan = files.read_json(path) if path.exists() else None
+    return plan.get("device", "cpu") if isinstance(plan, dict) else None
 
 
 def unplanned(config: Config, overrides: list[dict[str, Any]]) -> Config:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nncsl import config as configs
+from nncsl import files
 from nncsl.config import Config, build
 from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import Source
@@ -25,6 +26,24 @@ def describe_tasks(source: Source, tasks: tuple[Task, ...]) -> str:
         for task in tasks
     ]
     return json.dumps({"dataset": source.name, "fingerprint": source.fingerprint, "tasks": lines}) + "\n"
+
+
+def read_tasks(folder: Path) -> list[dict[str, Any]]:
+    """Return the tasks that were recorded: of each its ``classes`` and its ``labeled`` images."""
+    path = folder / "tasks.json"
+    content = files.read_json(path)
+    tasks = content.get("tasks") if isinstance(content, dict) else None
+    listed = tasks if isinstance(tasks, list) and all(isinstance(task, dict) for task in tasks) else [{}]
+    numbers = [task.get(key) for task in listed for key in ("classes", "labeled")]
+    order = [label for task in listed for label in task.get("classes") or ()] if all(map(_counts, numbers)) else None
+    if not order or sorted(order) != list(range(len(order))):
+        raise ConfigError(f"{path} is damaged: it does not say which classes are whose; copy the run anew")
+    return listed
+
+
+def _counts(numbers: Any) -> bool:
+    """Whether this is a list of numbers of images or classes."""
+    return isinstance(numbers, list) and all(type(number) is int and 0 <= number < 2**31 for number in numbers)
 
 
 def new_folder(folder: Path | None, config: Config) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nncsl.errors import UserError
-from nncsl.files import as_csv, write_text
+from nncsl.files import as_csv, parse_json, read_text, write_text
 
 
 class Mirror(Protocol):
@@ -43,8 +43,7 @@ class Journal:
         """All complete lines; a last one that was cut off is not there yet."""
         if not self._path.exists():
             return []
-        lines = self._path.read_text().split("\n")[:-1]
-        return [json.loads(line) for line in lines]
+        return read_lines(self._path)
 
     def _append(self, line: dict[str, Any]) -> None:
         with self._path.open("a") as file:
@@ -74,6 +73,23 @@ def open_journal(folder: Path) -> Journal:
 
     events = folder / tensorboard.FOLDER
     return Journal(folder / "metrics.jsonl", tensorboard.EventFile(events) if events.is_dir() else None)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return all complete lines of a journal; a run that is under way may be writing the last one just now."""
+    lines = [parse_json(line, path) for line in read_text(path).split("\n")[:-1]]
+    for number, line in enumerate(lines, 1):
+        if not _is_line(line):
+            raise UserError(f"{path}, line {number}, is damaged: no epoch and no task; remove it, or copy the run anew")
+    return lines
+
+
+def _is_line(line: Any) -> bool:
+    """Whether this is the record of an epoch or of a task."""
+    if not isinstance(line, dict) or line.get("kind") not in ("epoch", "task"):
+        return False
+    numbers = [line.get("task"), line.get("epoch", 0)] if line["kind"] == "epoch" else [line.get("task")]
+    return all(type(number) is int and 0 <= number < 2**31 for number in numbers) and len(line) > len(numbers) + 1
 
 
 def flat(line: dict[str, Any]) -> dict[str, Any]:

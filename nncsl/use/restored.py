@@ -1,6 +1,5 @@
 """A run's method as its last checkpoint has it, from the run's folder alone: its data set may be far away."""
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,14 +42,17 @@ class Restored(NamedTuple):
 def restore(folder: Path, device: str = "auto") -> Restored:
     """Return the method in eval mode, and what is known of its classes."""
     config = run_folder.read_config(folder)
-    saved = checkpoint.load(folder / "checkpoint" / "state.pt")
-    state, tasks = RunState.unpack(saved["state"]), _tasks(folder)
+    path = folder / "checkpoint" / "state.pt"
+    saved, tasks = checkpoint.load(path), _tasks(folder)
+    with checkpoint.understood(path):
+        state = RunState.unpack(saved["state"])
     trained = state.trained(len(tasks))
     if not trained:
         raise UserError(f"{folder} has not been trained yet: it can't predict anything")
     where = runs.find_device(device)
-    method = methods.build(config, tasks[0].num_classes).to(where)
-    methods.restore(method, saved, tasks, state)
+    with checkpoint.understood(path):
+        method = methods.build(config, tasks[0].num_classes).to(where)
+        methods.restore(method, saved, tasks, state)
     names = _class_names(folder, config, state, method)
     return Restored(folder, config, state, method.eval(), where, names, tuple(sorted(tasks[trained - 1].seen)))
 
@@ -73,11 +75,7 @@ def labeled_memory(run: Restored) -> Labeled:
 
 def _tasks(folder: Path) -> tuple[Task, ...]:
     """The tasks as far as a restored method asks: their classes, and which images had labels."""
-    path = folder / "tasks.json"
-    try:
-        recorded = json.loads(path.read_text())["tasks"]
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{path} can't be read ({error}): is {folder} the whole folder of a run?") from error
+    recorded = run_folder.read_tasks(folder)
     order = [label for task in recorded for label in task["classes"]]
     made: list[Task] = []
     for index, task in enumerate(recorded):
