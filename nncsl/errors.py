@@ -1,4 +1,4 @@
-"""Errors that are the user's to solve, printed as one line without a traceback; and how what came from outside is shown."""
+"""Errors that are the user's to solve, printed without a traceback; and how what came from outside is shown."""
 
 import difflib
 import re

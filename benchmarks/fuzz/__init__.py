@@ -1,10 +1,10 @@
 """Flags, settings and files that nobody should give, for every command: what ends otherwise than by a clear answer.
 
 ``python -m nncsl.benchmarks.fuzz`` runs every case of a seed in a forked child with 10 seconds and a memory limit, and
-counts by kind and by command: ok; traceback (also a death by signal); hang; memory; exit code (a value that can't be right
-was taken, or one that is right was not); output (control characters that reach the terminal raw, markup in a report,
-formulas in a table); leftover (a refused run left a folder). It can be stopped and goes on where it was. ``--record NAME`` puts
-the counts into benchmarks/results/fuzz.json under that name.
+counts by kind and by command: ok; traceback (also a death by signal); hang; memory; exit code (a value that can't be
+right was taken, or one that is right was not); output (control characters that reach the terminal raw, markup in a
+report, formulas in a table); leftover (a refused run left a folder). It can be stopped and goes on where it was, with
+the same ``--work``. ``--record NAME`` puts the counts into benchmarks/results/fuzz.json under that name.
 """
 
 import argparse
@@ -19,8 +19,9 @@ from typing import Any
 from nncsl.files import write_text
 
 from ..provenance import current_commit
-from . import cases as made
 from . import child
+from .case import Case
+from .cases import cases
 
 RESULTS = Path(__file__).parents[1] / "results" / "fuzz.json"
 KINDS = ("traceback", "hang", "memory", "exit code", "output", "leftover")
@@ -32,13 +33,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, help="only the first so many cases (default: all)")
     parser.add_argument("--only", default="", help="only cases whose name contains this")
+    parser.add_argument(
+        "--part", default="1/1", metavar="K/N", help="only each N-th case: N processes may share --work"
+    )
     parser.add_argument("--work", type=Path, help="where it works and remembers what is done (default: a new folder)")
     parser.add_argument("--record", metavar="NAME", help=f"put the counts into {RESULTS.name} under this name")
     options = parser.parse_args(argv)
     work = options.work or Path(tempfile.mkdtemp(prefix="nncsl-fuzz-"))
     work.mkdir(parents=True, exist_ok=True)
-    numbered = list(enumerate(made.cases(options.seed)))[: options.count]
+    work.chmod(0o755)  # its cases run as nobody, where that is possible
+    numbered = list(enumerate(cases(options.seed)))[: options.count]
     chosen = [(number, case) for number, case in numbered if options.only in f"{case.command} {case.name}"]
+    part, parts = map(int, options.part.split("/"))
+    chosen = chosen[part - 1 :: parts]
     print(f"{len(chosen)} cases, in {work}", flush=True)
     rows = campaign(chosen, options.seed, work)
     failures = [row for row in rows if row["kind"] != "ok"]
@@ -52,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     return 1 if failures else 0
 
 
-def campaign(chosen: list[tuple[int, made.Case]], seed: int, work: Path) -> list[dict[str, Any]]:
+def campaign(chosen: list[tuple[int, Case]], seed: int, work: Path) -> list[dict[str, Any]]:
     """Run the cases that were not run yet in this folder; return a row for each."""
     child.warm()
     template = run_template(work)

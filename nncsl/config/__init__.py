@@ -160,7 +160,7 @@ def load(preset: str = "digits", overrides: Iterable[Mapping[str, Any]] = ()) ->
             print(f"nncsl: note: {old} is called {RENAMED[old]} now", file=sys.stderr)
         given = build.merge(given, renamed(override))
     dataset, method = given.get("dataset", values["dataset"]), given.get("method", values.get("method", Config.method))
-    values = build.merge(values, methods.values(method, dataset))
+    values = build.merge(values, methods.values(method, str(dataset)))
     if dataset != values["dataset"]:
         values["unlabeled_fraction"] = 1.0  # less than all of them only repeats what a data set's published runs did
     epochs, warmup = given.get("epochs"), values["warmup_epochs"]

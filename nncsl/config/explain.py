@@ -17,9 +17,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 _HEAD = """# Settings
 
 Every setting, from the table in `nncsl/config/table.py` by which values are checked before anything starts; written by
-`python -m nncsl.config.explain`. Any of them is changed by `--set KEY=VALUE`; `nncsl config --explain KEY` prints a row, `nncsl config`
-what a run would use. *Default* is what all presets share that are not named beside it. A method's own settings
-(`own.*`) may have other values on some data sets: `nncsl config --method NAME --preset PRESET` prints them.
+`python -m nncsl.config.explain`. Any of them is changed by `--set KEY=VALUE`; `nncsl config --explain KEY` prints a
+row, `nncsl config` what a run would use. *Default* is what all presets have that are not named beside it. A method's
+own settings (`own.*`) may have other values on some data sets: `nncsl config --method NAME --preset PRESET` shows them.
 """
 
 

@@ -213,7 +213,7 @@ _ORDISCO = {
     "decays": Setting("of the classifier's running average, before and after the ramp", _PART),
 }
 
-# By the name of the dataclass that has the settings; a method's own settings include those of what they are derived from.
+# By the name of the dataclass that has the settings; methods' own include those of what they are derived from.
 TABLE: dict[str, dict[str, Setting]] = {
     "Config": _DATA | _MEMORY | _TEACHER | _OBJECTIVE | _OPTIMIZATION | _MACHINE,
     "NetworkConfig": _NETWORK,

@@ -21,8 +21,8 @@ def check_network(config: Config) -> None:
     needed, available = _COPIES * network_bytes(config.network), available_memory()
     if available is not None and needed > available:
         raise ConfigError(
-            f"network.width={config.network.width}, network.blocks={list(config.network.blocks)}: weights, gradients and "
-            f"momentum take about {needed / 1e9:,.1f} GB, {available / 1e9:,.1f} GB are free; use a smaller network"
+            f"network.width={config.network.width}, network.blocks={list(config.network.blocks)}: weights, gradients "
+            f"and momentum take about {needed / 1e9:,.1f} GB, {available / 1e9:,.1f} GB are free; use a smaller network"
         )
 
 
@@ -48,14 +48,21 @@ def check_bank(config: Config, num_classes: int, tasks: tuple[Task, ...], folder
             f"bank_codec='pq' needs {CENTROIDS} rows or more, a task of this run would have {min(rows)}; use "
             "--bank-codec int8, or more --bank-views"
         )
-    # At a boundary, and in a refresh, a new generation is written while the old one is still there.
     each = make_codec(config.bank_codec, config.network.projection).row_bytes + _KEY_BYTES
+    size = f"{max(rows):,} rows of {each} bytes"
+    asked = f"bank_views={config.bank_views}, bank_support_views={config.bank_support_views}"
+    # When a task begins, and in a refresh, a new generation is written while the old one is still there.
     needed, free = 2 * max(rows) * each, shutil.disk_usage(_existing(folder)).free
     if needed > free:
         raise ConfigError(
-            f"bank_views={config.bank_views}, bank_support_views={config.bank_support_views}: the feature bank takes about "
-            f"{needed / 1e9:,.1f} GB ({max(rows):,} rows, twice while it is renewed), {free / 1e9:,.1f} GB are free in "
-            f"{_existing(folder)}; use fewer views, or another --out"
+            f"{asked}: the feature bank takes {needed / 1e9:,.1f} GB on disk while it is renewed ({size}), "
+            f"{free / 1e9:,.1f} GB are free in {_existing(folder)}; use fewer views, or another --out"
+        )
+    needed, available = max(rows) * each, available_memory()
+    if config.bank_residency == "ram" and available is not None and needed > available:
+        raise ConfigError(
+            f"{asked}: the feature bank takes {needed / 1e9:,.1f} GB in memory ({size}), {available / 1e9:,.1f} GB are "
+            "free; use fewer views, or --set bank_residency=disk"
         )
 
 
