@@ -52,11 +52,18 @@ class Store:
                 self.load()
                 return use()
             except (FileNotFoundError, CorruptBank) as error:
-                if (self.path / CURRENT).exists() and read_small(self.path / CURRENT) != self._current:
+                if self._replaced():
                     continue
                 if isinstance(error, CorruptBank):
                     raise
                 raise CorruptBank(f"{error.filename or error}: is listed in the bank but missing; {REMEDY}") from None
+
+    def _replaced(self) -> bool:
+        """Whether CURRENT is another one than was loaded."""
+        try:
+            return read_small(self.path / CURRENT) != self._current
+        except OSError:
+            return False
 
     def demanded(self, number: int | None, expected: dict[str, Any]) -> Generation:
         """The generation to serve, if it is there and is what the caller expects."""

@@ -35,6 +35,8 @@ def written_beside(target: Path, *, size: int = 0, advice: str = _ADVICE) -> Ite
     """
     beside = target.with_name(f".{target.stem}.new{target.suffix}")  # the suffix stays: plotting libraries look at it
     try:
+        if target.exists() and not target.is_file():  # root could rename over a device: /dev/null would be gone
+            raise UserError(f"{target} can't be written: it is there and not a regular file; choose another name")
         target.parent.mkdir(parents=True, exist_ok=True)
         yield beside
         with beside.open("rb+") as file:  # Windows syncs only what could be written to

@@ -13,7 +13,7 @@ from nncsl.record import archives
 
 FORMAT = 2
 _LARGEST = 1 << 40
-_MOST_VALUES = 5_000_000  # lists, mappings and what is in them, each as often as it appears
+_MOST_VALUES = 500_000  # lists, mappings and what is in them, each as often as it appears
 
 
 class CheckpointError(UserError):

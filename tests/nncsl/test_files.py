@@ -38,3 +38,13 @@ def test_no_cell_of_text_begins_as_a_formula_does():
 def test_names_that_are_not_utf8_can_be_written(tmp_path):
     files.write_text(tmp_path / "t", os.fsdecode(b"caf\xe9"))
     assert (tmp_path / "t").read_text() == "caf\\udce9"
+
+
+def test_what_is_no_regular_file_is_not_replaced(tmp_path):
+    """Written by root, /dev/null would become a file."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/null")
+    for name in ("pipe", "device"):
+        with pytest.raises(UserError, match="not a regular file"):
+            files.write_text(tmp_path / name, "text")
+    assert (tmp_path / "pipe").is_fifo() and (tmp_path / "device").is_symlink()
