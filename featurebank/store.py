@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -87,11 +88,12 @@ class Store:
         damaged = []
         for shard in (shard for generation in self.state.generations for shard in generation.shards):
             path = self.shard_path(shard)
-            size = path.stat().st_size if path.is_file() else 0
+            found = path.stat()
+            size = found.st_size if stat.S_ISREG(found.st_mode) else 0
             if size != shard.bytes:
                 damaged.append(f"{path}: is damaged, {size:,} bytes, expected {shard.bytes:,}")
-            elif (found := sha256_of(path)) != shard.sha256:
-                damaged.append(f"{path}: is damaged, sha256 {found}, expected {shard.sha256}")
+            elif (digest := sha256_of(path)) != shard.sha256:
+                damaged.append(f"{path}: is damaged, sha256 {digest}, expected {shard.sha256}")
         if damaged:
             raise CorruptBank("\n".join([*damaged, REMEDY]))
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import ctypes
 import os
 import random
 import re
@@ -22,7 +23,7 @@ GRACE = 6.0  # for a run that trains, after it was asked to stop
 ADDRESS_SPACE = 3 << 29  # beyond what the warm process has
 RESIDENT = 1 << 30  # likewise
 LARGEST_FILE = 1 << 30
-NOBODY = 65534
+UNSHARE_MOUNTS, BIND, REMOUNT, READ_ONLY, RECURSIVE, PRIVATE = 0x20000, 4096, 32, 1, 16384, 1 << 18  # of Linux
 PREDICTED_PARTLY = 1
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -60,6 +61,19 @@ def warm() -> None:
     import nncsl.use  # noqa: F401
 
     torch.set_num_threads(1)
+    protect_devices()
+
+
+def protect_devices() -> None:
+    """Make /dev read-only for this process and its children, where it is root's: a file renamed over a device stays."""
+    if os.getuid():
+        return
+    libc = ctypes.CDLL(None)
+    failed = libc.unshare(UNSHARE_MOUNTS) or libc.mount(None, b"/", None, RECURSIVE | PRIVATE, None)
+    failed = failed or libc.mount(b"/dev", b"/dev", None, BIND, None)
+    failed = failed or libc.mount(None, b"/dev", None, BIND | REMOUNT | READ_ONLY, None)
+    if failed:
+        print("note: running as root, and /dev could not be protected", flush=True)
 
 
 def run(case: Case, number: int, seed: int, template: Path, work: Path) -> Outcome:
@@ -85,8 +99,6 @@ def forked(words: tuple[str, ...], inside: Path, folder: Path, limit: float = SE
 
     Return the exit code (negative: the signal), the peak of resident memory beyond the warm process, and whether it
     had to be killed."""
-    if not os.getuid():
-        _give_away(folder)
     own = _resident()
     pid = os.fork()
     if not pid:
@@ -114,12 +126,6 @@ def forked(words: tuple[str, ...], inside: Path, folder: Path, limit: float = SE
             hung = True
 
 
-def _give_away(folder: Path) -> None:
-    """Let the unprivileged child write in the folder and in nothing else."""
-    for path in (folder, *folder.rglob("*")):
-        os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
-
-
 def _processor_seconds(pid: int) -> float:
     """Of a child and its threads: a limit of them means the same on a busy machine."""
     try:
@@ -140,11 +146,6 @@ def _work(words: tuple[str, ...], inside: Path, folder: Path) -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         sys.stdout, sys.stderr = (open(n, "w", encoding="utf-8", closefd=False) for n in (1, 2))  # noqa: SIM115
         sys.stderr.reconfigure(errors="backslashreplace")  # as Python itself has it
-        os.umask(0o022)
-        if not os.getuid():  # what a case writes outside its folder, the system's own protection refuses
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
         os.environ |= {"XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder)}
         limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + ADDRESS_SPACE
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
