@@ -40,7 +40,7 @@ def shown(value: object) -> str:
 
 def suggestion(name: object, known: Iterable[str], prefix: str = "") -> str:
     """Return "; did you mean ...?" with the nearest of the known names, or nothing where none is near."""
-    names, asked = list(known), str(name).lower()[:_LONGEST_SHOWN]
+    names, asked = list(known), shown(name).strip("'").lower()
     whole = [each for each in names if asked in re.split(r"[_.:-]", each)]
     near = difflib.get_close_matches(asked, names, n=2, cutoff=0.6)
     found = list(dict.fromkeys([*near[:1], *whole, *near[1:]]))[:4]

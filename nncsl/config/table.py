@@ -167,6 +167,7 @@ _GDUMB = _OWN_SGD | {
     "epochs": Setting(
         "over the memory, a power of two; 0: about as many steps as other methods have", at_least(0, 2**20), "epochs"
     ),
+    # Nearly equal parts of fewer can have one image, which BatchNorm can't train on.
     "batch": Setting("images in a step", at_least(3, _BATCH), "images"),
     "lr_low": Setting("rate at the end of a cosine", _REST_RATE),
     "lr_first": Setting("rate of the first epoch", _REST_RATE),

@@ -4,12 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from nncsl.benchmarks.fuzz.cases import cases
 
-pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="watches its children by Linux's /proc")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="watches its children by Linux's /proc")
 
 
 def test_cases_are_many_and_the_same_for_a_seed():
