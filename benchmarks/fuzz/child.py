@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import ctypes
+import gc
 import os
 import random
 import re
@@ -61,6 +62,8 @@ def warm() -> None:
     import nncsl.use  # noqa: F401
 
     torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # a child's collector then touches, and so copies, none of this
     protect_devices()
 
 
