@@ -88,6 +88,6 @@ def _is_part(allowed: Range) -> bool:
 
 
 def _figure(value: float) -> str:
-    if float(value).is_integer() and abs(value) < 1e7:
+    if float(value).is_integer() and abs(value) < 1e10:
         return f"{int(value):,}"
     return f"{value:g}" if abs(value) < 2**53 else f"2**{round(math.log2(value))} - 1"
