@@ -120,7 +120,7 @@ def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
     try:
         return read_bytes(path, most).decode()
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is damaged: it is not UTF-8 text; copy the run anew or start it again") from error
+        raise UserError(f"{path} can't be read: it is not UTF-8 text; copy the run anew or start it again") from error
 
 
 def read_json(path: Path, most: int = LARGEST_TEXT) -> Any:
@@ -134,7 +134,7 @@ def parse_json(text: str, path: Path) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         reason = "too deeply nested" if isinstance(error, RecursionError) else error
-        raise UserError(f"{path} is damaged ({reason}): copy the run anew or start it again") from error
+        raise UserError(f"{path} can't be read ({reason}): copy the run anew or start it again") from error
 
 
 def check_text(text: str, name: str) -> None:

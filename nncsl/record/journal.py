@@ -88,8 +88,8 @@ def _is_line(line: Any) -> bool:
     """Whether this is the record of an epoch or of a task."""
     if not isinstance(line, dict) or line.get("kind") not in ("epoch", "task"):
         return False
-    numbers = [line.get("task"), line.get("epoch", 0)] if line["kind"] == "epoch" else [line.get("task")]
-    return all(type(number) is int and 0 <= number < 2**31 for number in numbers) and len(line) > len(numbers) + 1
+    numbers = [line.get("task"), line.get("epoch") if line["kind"] == "epoch" else 0]
+    return all(type(number) is int and 0 <= number < 2**31 for number in numbers)
 
 
 def flat(line: dict[str, Any]) -> dict[str, Any]:

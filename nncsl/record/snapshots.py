@@ -82,14 +82,8 @@ def read_snapshot(folder: Path, task: int) -> Snapshot | None:
 
 def _check(snapshot: Snapshot) -> None:
     """Refuse arrays that don't belong together."""
-    classes, (vectors, labels, counts) = (
-        len(snapshot.class_names),
-        (
-            snapshot.projections,
-            snapshot.labels,
-            snapshot.confusion,
-        ),
-    )
+    classes, vectors, labels = len(snapshot.class_names), snapshot.projections, snapshot.labels
+    counts = snapshot.confusion
     whole = labels.ndim == 1 and vectors.ndim == 2 and len(vectors) == len(labels) and counts.shape == (classes,) * 2
     if not whole or vectors.dtype.kind != "f" or labels.dtype.kind != "i" or counts.dtype.kind != "i":
         raise ValueError("its arrays have other shapes or types than nncsl writes")

@@ -137,7 +137,7 @@ def _summary(path: Path) -> dict[str, Any]:
     memory, versions = summary.get("peak_memory", {}), summary.get("versions", {})
     numbers = [summary.get("seconds", 0), summary.get("images_per_second", 0)]
     numbers += memory.values() if isinstance(memory, dict) else [None]
-    if not all(_is_number(number) and number >= 0 for number in numbers) or not isinstance(versions, dict):
+    if not all(map(_is_number, numbers)) or not isinstance(versions, dict):
         raise UserError(f"{path} is damaged: times, sizes or versions are none; copy the run anew")
     return summary
 

@@ -24,7 +24,7 @@ def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b"9" * 5000, b"\xff\xfe"])
 def test_damaged_json_is_one_line(tmp_path, content):
     (tmp_path / "it.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"it\.json is damaged"):
+    with pytest.raises(UserError, match=r"it\.json can't be read"):
         files.read_json(tmp_path / "it.json")
 
 
