@@ -37,9 +37,10 @@ FILES = {  # and by which of these
     "bank/MANIFEST-*": (6, 7, 8, 10),
     "bank/shards/*": (6, 7, 8, 10),
 }
+PUT: list[object] = [None, 7, -1, 1e300, "text", hostile.MARKUP, hostile.ESCAPE, [], {}, True]
 
 
-def _reading(file: str, reader: int, title: str, spoil: Callable[[Path, random.Random], object]) -> Case:
+def _reading(file: str, reader: int, title: str, spoil: hostile.Spoil) -> Case:
     words = READERS[reader]
 
     def prepare(folder: Path, template: Path, rng: random.Random) -> None:
@@ -61,64 +62,91 @@ def damaged_files() -> Iterator[Case]:
 
 def forged_files() -> Iterator[Case]:
     """Files that are what they say they are, with contents that no run wrote."""
+    yield from _forged_texts()
+    yield from _forged_configurations()
+    yield from _forged_journals()
+    yield from _forged_archives()
+    yield from _forged_banks()
+
+
+def _forged_texts() -> Iterator[Case]:
     for file in ("config.yaml", "tasks.json", "metrics.jsonl", "summary.json", "snapshots/views.json"):
         for reader in FILES[file]:
             for title, value in hostile.VALUES.items():
-                yield _reading(file, reader, title, lambda path, rng, value=value: path.write_text(value + "\n"))
+                yield _reading(file, reader, title, _by(Path.write_text, value + "\n"))
             if file in ("tasks.json", "summary.json", "snapshots/views.json"):
-                for put in (None, 7, -1, 1e300, "text", hostile.MARKUP, hostile.ESCAPE, [], {}, True):
-                    title = f"all {str(put)[:9]!r}"
-                    yield _reading(file, reader, title, lambda path, rng, put=put: hostile.replace_values(path, put))
+                for put in PUT:
+                    yield _reading(file, reader, f"all {str(put)[:9]!r}", _by(hostile.replace_values, put))
+
+
+def _forged_configurations() -> Iterator[Case]:
     for reader in FILES["config.yaml"]:
-        yield _reading("config.yaml", reader, "bomb", lambda path, rng: path.write_text(hostile.BOMB))
-        yield _reading("config.yaml", reader, "bomb inside", _bomb_inside)
+        yield _reading("config.yaml", reader, "bomb", _by(Path.write_text, hostile.BOMB))
+        yield _reading("config.yaml", reader, "bomb inside", _by(_bomb_inside))
         for key in ("dataset", "method", "labels", "tasks", "epochs", "seed", "own", "views", "network"):
             for value in ("null", "-7", "text", f"{hostile.ESCAPE!r}", "[1]", "9" * 400, hostile.MARKUP):
                 if reader in (0, 4):
-                    yield _reading("config.yaml", reader, f"{key}={value[:9]!r}", _line_changed(key, value))
+                    yield _reading("config.yaml", reader, f"{key}={value[:9]!r}", _by(_line_changed, key, value))
+
+
+def _forged_journals() -> Iterator[Case]:
+    epoch = {"kind": "epoch", "task": 0, "epoch": 0}
     for reader in FILES["metrics.jsonl"]:
-        for line in ('{"kind": "epoch"}', '{"kind": "task", "task": 0}', "[]", '{"kind": 1, "task": "x", "epoch": []}',
-                     json.dumps({"kind": "epoch", "task": 0, "epoch": 0, "lr": 1, hostile.FORMULA: hostile.FORMULA}),
-                     json.dumps({"kind": "epoch", "task": 0, "epoch": 0, hostile.ESCAPE: hostile.ESCAPE}),
-                     json.dumps({"kind": "epoch", "task": 10**30, "epoch": 10**400, "lr": float("nan")})):  # fmt: skip
-            yield _reading("metrics.jsonl", reader, line[:30], lambda path, rng, line=line: _appended(path, line))
+        for line in (
+            '{"kind": "epoch"}',
+            '{"kind": "task", "task": 0}',
+            "[]",
+            '{"kind": 1, "task": "x", "epoch": []}',
+            json.dumps({**epoch, "lr": 1, hostile.FORMULA: hostile.FORMULA}),
+            json.dumps({**epoch, hostile.ESCAPE: hostile.ESCAPE}),
+            json.dumps({"kind": "epoch", "task": 10**30, "epoch": 10**400, "lr": float("nan")}),
+        ):
+            yield _reading("metrics.jsonl", reader, line[:30], _by(_appended, line))
     for how in ("http", "script", "svg", "types", "list", "quote"):
-        yield _reading("snapshots/views.json", 4, how, lambda p, rng, how=how: p.write_text(hostile.forged_views(how)))
+        yield _reading("snapshots/views.json", 4, how, _by(Path.write_text, hostile.forged_views(how)))
+
+
+def _forged_archives() -> Iterator[Case]:
     for number in range(24):
-        yield _reading("snapshots/task-2.npz", 4, f"shape {number}", lambda p, rng: hostile.misshape_snapshot(p, rng))
-    yield _reading("snapshots/task-2.npz", 4, "names", lambda path, rng: hostile.forge_snapshot(path))
+        yield _reading("snapshots/task-2.npz", 4, f"shape {number}", hostile.misshape_snapshot)
+    yield _reading("snapshots/task-2.npz", 4, "names", _by(hostile.forge_snapshot))
     for file, member, readers in (
         ("snapshots/task-2.npz", "projections", (4,)),
         ("snapshots/task-2-tsne.npz", "points", (4,)),
         ("memory/*.npz", "ids", (2, 3)),
     ):
         for reader in readers:
-            bomb = lambda path, rng, member=member: path.write_bytes(hostile.bomb_archive(member))  # noqa: E731
-            yield _reading(file, reader, "bomb", bomb)
-            promise = lambda path, rng, member=member: hostile.promising_archive(path, member)  # noqa: E731
-            yield _reading(file, reader, "promise", promise)
+            yield _reading(file, reader, "bomb", _by(_bomb_archive, member))
+            yield _reading(file, reader, "promise", _by(hostile.promising_archive, member))
     for reader in FILES["checkpoint/state.pt"]:
-        yield _reading("checkpoint/state.pt", reader, "compressed", lambda path, rng: hostile.compressed(path))
+        yield _reading("checkpoint/state.pt", reader, "compressed", _by(hostile.compressed))
+
+
+def _forged_banks() -> Iterator[Case]:
     for reader in FILES["bank/CURRENT"]:
-        yield _reading("bank/CURRENT", reader, "names /dev/zero", lambda p, rng: hostile.endless_manifest(p.parent))
+        yield _reading("bank/CURRENT", reader, "names /dev/zero", _by(hostile.endless_manifest))
         for key in ("generation", "dim", "codec", "teacher", "task", "views", "dataset", "shards", "agreement"):
             for put in (None, -1, 10**30, "x", hostile.ESCAPE, [1], {"a": 1}):
-                change = lambda manifest, key=key, put=put: manifest.update({key: put})  # noqa: E731
-                reseal = lambda path, rng, change=change: hostile.reseal(path.parent, change)  # noqa: E731
-                yield _reading("bank/CURRENT", reader, f"{key}={str(put)[:9]!r}", reseal)
+                yield _reading("bank/CURRENT", reader, f"{key}={str(put)[:9]!r}", _by(hostile.reseal, key, put))
 
 
-def _bomb_inside(path: Path, rng: random.Random) -> None:
+def _by(change: Callable[..., object], *arguments: object) -> hostile.Spoil:
+    """A change that needs no random numbers."""
+    return lambda path, rng: change(path, *arguments)
+
+
+def _bomb_archive(path: Path, member: str) -> None:
+    path.write_bytes(hostile.bomb_archive(member))
+
+
+def _bomb_inside(path: Path) -> None:
     kept = [line for line in path.read_text().splitlines() if not line.startswith("own:")]
     path.write_text("\n".join(kept) + "\nown: {" + hostile.BOMB.replace("\n", ", ").rstrip(", ") + "}\n")
 
 
-def _line_changed(key: str, value: str) -> Callable[[Path, random.Random], object]:
-    def change(path: Path, rng: random.Random) -> None:
-        lines = [f"{key}: {value}" if line.startswith(f"{key}:") else line for line in path.read_text().splitlines()]
-        path.write_text("\n".join(lines) + "\n")
-
-    return change
+def _line_changed(path: Path, key: str, value: str) -> None:
+    lines = [f"{key}: {value}" if line.startswith(f"{key}:") else line for line in path.read_text().splitlines()]
+    path.write_text("\n".join(lines) + "\n")
 
 
 def _appended(path: Path, line: str) -> None:

@@ -24,7 +24,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{chr(98 + i)}: &{chr(98 + i)} [{','.join([f'*{chr(97 + i)}'] * 9)}]\n" for i in range(9)
 )
 DEEP = 100_000
-Spoil = Callable[[Path, random.Random], None]
+Spoil = Callable[[Path, random.Random], object]
 
 
 def _rewritten(change: Callable[[bytes, random.Random], bytes]) -> Spoil:
@@ -193,26 +193,24 @@ def image_folder(path: Path, name: str) -> None:
             png(path / each / f"{each[:20]}{number}.png")
 
 
-def reseal(bank: Path, change: Callable[[dict], None]) -> None:
-    """Change a bank's manifest and make its checksums right again: a forger can."""
-    lines = (bank / "CURRENT").read_text().splitlines()
+def reseal(current: Path, key: str, put: object) -> None:
+    """Change a field of the manifest that a bank's CURRENT names, and make the checksums right again: a forger can."""
+    lines = current.read_text().splitlines()
     name = lines[0].split()[0]
-    manifest = json.loads((bank / name).read_text())
-    change(manifest)
-    (bank / name).write_text(json.dumps(manifest))
-    lines[0] = f"{name} {hashlib.sha256((bank / name).read_bytes()).hexdigest()}"
-    seal(bank, lines[:-1])
+    path = current.with_name(name)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: put}))
+    seal(current, [f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}", *lines[1:-1]])
 
 
-def seal(bank: Path, lines: list[str]) -> None:
+def seal(current: Path, lines: list[str]) -> None:
     """Write CURRENT with these lines and their checksum."""
     body = "".join(f"{line}\n" for line in lines).encode()
-    (bank / "CURRENT").write_bytes(body + f"checksum {hashlib.sha256(body).hexdigest()}\n".encode())
+    current.write_bytes(body + f"checksum {hashlib.sha256(body).hexdigest()}\n".encode())
 
 
-def endless_manifest(bank: Path) -> None:
+def endless_manifest(current: Path) -> None:
     """Let CURRENT name /dev/zero as a manifest."""
-    seal(bank, [f"/dev/zero {'0' * 64}", "next-generation 9"])
+    seal(current, [f"/dev/zero {'0' * 64}", "next-generation 9"])
 
 
 def forged_views(how: str) -> str:

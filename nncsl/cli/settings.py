@@ -12,18 +12,18 @@ _LARGEST = 2**31 - 1
 
 def a_path(text: str) -> str:
     """Return the path of a file or folder as it was given, if a run can have it: it is written into text files."""
-    try:
-        check_text(text, "path")
-        check_path(text, "path")
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return text
+    return _accepted(text, check_text, check_path)
 
 
 def an_image(text: str) -> str:
     """Return the path of something that is only read, if a file system could take it: any bytes may be its name."""
+    return _accepted(text, check_path)
+
+
+def _accepted(text: str, *checks: Callable[[str, str], None]) -> str:
     try:
-        check_path(text, "path")
+        for check in checks:
+            check(text, "path")
     except ConfigError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return text

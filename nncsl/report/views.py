@@ -41,9 +41,9 @@ def tiles(folder: Path, settings: dict[str, Any], opened: Opened | None) -> dict
 
 def _are_tiles(kept: Any) -> bool:
     """Whether this is what :func:`tiles` keeps: anything else could fetch or execute something in a browser."""
-    rows = kept.values() if isinstance(kept, dict) else [None]
-    listed = all(isinstance(row, list) and len(row) <= EACH for row in rows)
-    return listed and all(isinstance(uri, str) and _IMAGE.fullmatch(uri) for row in rows for uri in row)
+    if not isinstance(kept, dict) or not all(isinstance(row, list) and len(row) <= EACH for row in kept.values()):
+        return False
+    return all(isinstance(uri, str) and _IMAGE.fullmatch(uri) for row in kept.values() for uri in row)
 
 
 def data_uri(pixels: np.ndarray) -> str:
