@@ -12,12 +12,14 @@ import hashlib
 import os
 import secrets
 import shutil
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 TEMPORARY = ".tmp"
+LARGEST_TEXT = 16 << 20  # bytes of CURRENT or of a manifest: 100,000 shards
 _OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)  # the former is POSIX's, the latter Windows's
@@ -127,6 +129,17 @@ def explained(path: Path, needed: int) -> Iterator[None]:
             f"{shutil.disk_usage(parent).free:,} are free; what was committed before is intact; {advice}",
             str(path),
         ) from error
+
+
+def read_small(path: Path, most: int = LARGEST_TEXT) -> bytes:
+    """What a regular file of at most `most` bytes holds; OSError for anything else, which is not even opened."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    if found.st_size > most:
+        raise OSError(errno.EFBIG, f"has {found.st_size:,} bytes, expected at most {most:,}", str(path))
+    with path.open("rb") as file:
+        return file.read(most)
 
 
 def sha256_of(path: Path) -> str:

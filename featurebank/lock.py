@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
-from .files import FLAGS
+from .files import FLAGS, read_small
 
 try:
     import fcntl
@@ -89,7 +89,7 @@ class PortableLock:
         try:
             self._lock.acquire()
         except filelock.Timeout:
-            raise HeldError(_describe(path.read_bytes() if path.exists() else b"")) from None
+            raise HeldError(_describe(read_small(path) if path.exists() else b"")) from None
         _remove_foreign(path)
         path.write_bytes(_ourselves())
 
@@ -127,7 +127,7 @@ def _describe(content: bytes) -> str:
     try:
         who = json.loads(content)
         return f"process {who['pid']} on {who['host']} since {who['since']} ({who['command'] or 'interactive'})"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return "another process"
 
 

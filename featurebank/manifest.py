@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import BankTooNew, CorruptBank
+from .files import read_small
 
 FORMAT = "featurebank"
 VERSION = 1
@@ -64,18 +65,51 @@ class Generation:
 
 
 def parse_generation(path: Path, content: bytes) -> Generation:
-    """A manifest whose checksum is already known to be right."""
-    fields = json.loads(content)
-    if fields.pop("format", None) != FORMAT:
+    """A manifest whose checksum is already known to be right; whoever wrote it could write the checksum too."""
+    try:
+        fields = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise CorruptBank(f"{path}: is not json ({type(error).__name__}); {REMEDY}") from error
+    if not isinstance(fields, dict) or fields.pop("format", None) != FORMAT:
         raise CorruptBank(f"{path}: is not the manifest of a feature bank")
-    version = fields.pop("version")
+    version = fields.pop("version", None)
+    if not _is_count(version):
+        raise CorruptBank(f"{path}: has no format version; {REMEDY}")
     if version > VERSION:
         raise BankTooNew(
             f"{path}: the bank has format version {version}, this program reads up to {VERSION}; "
             f"upgrade it (pip install --upgrade nncsl) or use the program that wrote the bank"
         )
-    shards = tuple(ShardEntry(**shard) for shard in fields.pop("shards"))
-    return Generation(**fields, shards=shards)
+    try:
+        shards = tuple(ShardEntry(**shard) for shard in fields.pop("shards"))
+        made = Generation(**fields, shards=shards)
+    except (KeyError, TypeError) as error:
+        raise CorruptBank(f"{path}: is not the manifest of a feature bank ({error}); {REMEDY}") from error
+    if (wrong := _wrong(made)) is not None:
+        raise CorruptBank(f"{path}: {wrong} is not what a feature bank writes there; {REMEDY}")
+    return made
+
+
+def _wrong(made: Generation) -> str | None:
+    """The name of a field whose value this program never writes."""
+    for name in ("generation", "commit", "dim"):
+        if not _is_count(getattr(made, name)):
+            return name
+    if not isinstance(made.codec, str) or not re.fullmatch(r"fp32|fp16|int8|pq\d{0,5}", made.codec) or not made.dim:
+        return "codec"
+    for name, kind in (("normalized", bool), ("teacher", str), ("dataset", str), ("agreement", int | float)):
+        value = getattr(made, name)
+        if value is not None and not isinstance(value, kind):  # type: ignore[arg-type]
+            return name
+    for shard in made.shards:
+        texts = all(isinstance(text, str) for text in (shard.file, shard.role, shard.sha256))
+        if not texts or "/" in shard.file or not (_is_count(shard.rows) and _is_count(shard.bytes)):
+            return "shards"
+    return None
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**62
 
 
 @dataclass(frozen=True)
@@ -104,16 +138,22 @@ def parse_state(directory: Path, content: bytes) -> State:
     body, _, seal = content.rpartition(b"checksum ")
     if seal != f"{sha256(body)}\n".encode():
         raise CorruptBank(f"{current}: is damaged, its checksum does not fit its content; {REMEDY}")
-    *lines, last = body.decode().splitlines()
+    try:
+        *lines, last = body.decode().splitlines()
+        named, following = [(name, expected) for name, expected in map(str.split, lines)], int(last.split()[1])
+        if not named or not all(re.fullmatch(r"MANIFEST-\d+-\d+\.json", name) for name, _ in named):
+            raise ValueError("it names no manifest of this directory")
+    except (ValueError, IndexError) as error:
+        raise CorruptBank(f"{current}: is not what a feature bank writes ({error}); {REMEDY}") from error
     generations = []
-    for name, expected in (line.split() for line in lines):
-        manifest = (directory / name).read_bytes()
+    for name, expected in named:
+        manifest = read_small(directory / name)
         if sha256(manifest) != expected:
             raise CorruptBank(
                 f"{directory / name}: is damaged, sha256 {sha256(manifest)}, expected {expected}; {REMEDY}"
             )
         generations.append(parse_generation(directory / name, manifest))
-    return State(tuple(generations), int(last.split()[1]))
+    return State(tuple(generations), following)
 
 
 def next_generation_by_files(directory: Path) -> int:

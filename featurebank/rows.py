@@ -27,20 +27,23 @@ class Rows:
         self, store: Store, generation: Generation, residency: str, device: torch.device | None, lazy: bool = False
     ):
         self.generation, self.residency, self.device, self.closed = generation, residency, device, False
-        self.codec = make_codec(generation.codec, generation.dim)
         self._shards = [(shard, store.shard_path(shard)) for shard in generation.shards]
         self._open: list[OpenShard] = []
         self._table: FeatureTable | None = None
         self._labels: Ints | None = None
         try:
             self._open = [OpenShard(path) for _, path in self._shards]
+            self.codec = make_codec(generation.codec, generation.dim)
             self._load_codebooks()
-            self.index = KeyIndex(self._column("ids"), self._column("slots"))
+            ids, slots = self._column("ids"), self._column("slots")
+            if not len(ids) == len(slots) == generation.rows:
+                raise ValueError(f"the manifest counts {generation.rows} rows, the shards have {len(ids)}")
+            self.index = KeyIndex(ids, slots)
             if not lazy:
                 self._features()
         except FileNotFoundError:
             raise  # perhaps only evicted meanwhile: for the caller to find out
-        except (OSError, KeyError, ValueError) as error:
+        except (OSError, KeyError, ValueError, TypeError, RuntimeError, MemoryError) as error:
             names = ", ".join(str(path) for _, path in self._shards)
             raise CorruptBank(
                 f"{names}: can't be read ({error}); open with verify=True to see which; {REMEDY}"

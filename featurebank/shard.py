@@ -175,8 +175,10 @@ class Layout(NamedTuple):
 
 
 def read_layout(path: Path) -> Layout:
-    with h5py.File(path, "r") as file:
-        features = file["features"]
+    with _opened(path) as file:
+        features = _stored(file, "features")
+        if features.ndim != 2:
+            raise ValueError("features are not rows of numbers")
         return Layout(features.id.get_offset() or 0, features.shape, features.dtype)
 
 
@@ -210,5 +212,20 @@ class OpenShard:
 
 def read_column(path: Path, name: str) -> Array | None:
     """A whole dataset in memory, or None where the shard has none of that name."""
-    with h5py.File(path, "r") as file:
-        return file[name][()] if name in file else None
+    with _opened(path) as file:
+        return _stored(file, name)[()] if name in file else None
+
+
+def _opened(path: Path) -> h5py.File:
+    if path.exists() and not path.is_file():  # HDF5 would wait for a pipe and read a device
+        raise OSError(f"{path} is not a regular file")
+    return h5py.File(path, "r")
+
+
+def _stored(file: h5py.File, name: str) -> h5py.Dataset:
+    """A dataset as this program writes it: of numbers, uncompressed and in one piece, so no larger than its file."""
+    found = file[name]
+    whole = isinstance(found, h5py.Dataset) and found.chunks is None and not found.external and not found.is_virtual
+    if not whole or found.dtype.kind not in "iuf" or found.nbytes > file.id.get_filesize():
+        raise ValueError(f"{name} is not stored as a feature bank stores it")
+    return found

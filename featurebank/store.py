@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import BankLocked, BankMismatch, CorruptBank
-from .files import TEMPORARY, Disk, explained, publish, sha256_of
+from .files import TEMPORARY, Disk, explained, publish, read_small, sha256_of
 from .lock import HeldError, PortableLock, WriterLock, lock
 from .manifest import CURRENT, REMEDY, Generation, ShardEntry, State, parse_state
 
@@ -45,8 +46,13 @@ class Store:
             self.lock = None
 
     def load(self) -> None:
-        self._current = (self.path / CURRENT).read_bytes()
-        self.state = parse_state(self.path, self._current)
+        try:
+            self._current = read_small(self.path / CURRENT)
+            self.state = parse_state(self.path, self._current)
+        except FileNotFoundError:
+            raise  # perhaps only evicted meanwhile: for the caller to find out
+        except OSError as error:
+            raise CorruptBank(f"{error.filename}: {error.strerror}; {REMEDY}") from error
 
     def consistently(self, use: Callable[[], T]) -> T:
         """Load the state and use it; start over if a writer replaced it meanwhile and removed files that it named."""
@@ -55,11 +61,18 @@ class Store:
                 self.load()
                 return use()
             except (FileNotFoundError, CorruptBank) as error:
-                if (self.path / CURRENT).exists() and (self.path / CURRENT).read_bytes() != self._current:
+                if self._replaced():
                     continue
                 if isinstance(error, CorruptBank):
                     raise
                 raise CorruptBank(f"{error.filename or error}: is listed in the bank but missing; {REMEDY}") from None
+
+    def _replaced(self) -> bool:
+        """Whether CURRENT is another one than was loaded."""
+        try:
+            return read_small(self.path / CURRENT) != self._current
+        except OSError:
+            return False
 
     def demanded(self, number: int | None, expected: dict[str, Any]) -> Generation:
         """The generation to serve, if it is there and is what the caller expects."""
@@ -83,11 +96,12 @@ class Store:
         damaged = []
         for shard in (shard for generation in self.state.generations for shard in generation.shards):
             path = self.shard_path(shard)
-            size = path.stat().st_size
+            found = path.stat()
+            size = found.st_size if stat.S_ISREG(found.st_mode) else 0
             if size != shard.bytes:
                 damaged.append(f"{path}: is damaged, {size:,} bytes, expected {shard.bytes:,}")
-            elif (found := sha256_of(path)) != shard.sha256:
-                damaged.append(f"{path}: is damaged, sha256 {found}, expected {shard.sha256}")
+            elif (digest := sha256_of(path)) != shard.sha256:
+                damaged.append(f"{path}: is damaged, sha256 {digest}, expected {shard.sha256}")
         if damaged:
             raise CorruptBank("\n".join([*damaged, REMEDY]))
 

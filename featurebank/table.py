@@ -27,6 +27,8 @@ class FeatureTable:
     def __init__(self, shards: list[Path], codec: Codec, residency: str, device: torch.device | None = None):
         self._codec = codec
         layouts = [read_layout(path) for path in shards]
+        if any((layout.shape[1], layout.dtype) != (codec.width, codec.numpy_dtype) for layout in layouts):
+            raise ValueError(f"its features are not those of codec {codec.name!r} with {codec.dim} numbers each")
         starts = np.cumsum([0, *(layout.shape[0] for layout in layouts)])
         self._scales: Array | None = None
         if codec.scaled:

@@ -67,8 +67,9 @@ def train(run: Run, saved: dict[str, Any] | None = None) -> tuple[Method, RunSta
             method, source, run.tasks, config.views, device, ranks, reporter.track
         )
     else:
-        state = RunState.unpack(saved["state"])
-        optimizers = methods.restore(method, saved, run.tasks, state)
+        with checkpoint.understood(run.checkpoint_path):
+            state = RunState.unpack(saved["state"])
+            optimizers = methods.restore(method, saved, run.tasks, state)
         saved = {key: saved[key] for key in ("scaler", "teacher")}  # the rest has been taken
     stream = Stream(source, run.tasks)
     journal = open_journal(run.folder) if ranks.writes else NoJournal()

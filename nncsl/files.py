@@ -1,23 +1,26 @@
 """Files are complete or not there: written beside their name, synced, then renamed over the old one.
 
 What is written to is always a new file under a name that nobody can foresee, and a link is never followed: a rename
-replaces it. Whatever gets a name is synced into its folder, and so is a folder that is made on the way.
+replaces it. Whatever gets a name is synced into its folder, and so is a folder that is made on the way. And files are
+read within bounds: whoever wrote them, a command ends with an answer.
 """
 
 import csv
 import errno
 import io
+import json
 import os
 import re
 import secrets
 import shutil
+import stat
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nncsl.errors import UserError
+from nncsl.errors import ConfigError, UserError, shown
 
 _ADVICE = "make room or choose another --out"
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
@@ -27,6 +30,12 @@ _CJK_FONTS = (
     *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "IPAGothic", "NanumGothic"),
     *("PingFang SC", "Hiragino Sans", "Apple SD Gothic Neo", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic"),
 )
+_LONGEST_TEXT = 4096
+_LONGEST_NAME = 255  # bytes of a file's name, on every common file system
+LARGEST_TEXT = 32 << 20  # bytes of a file that is read as a whole: configurations, journals, summaries
+# A spreadsheet takes cells that begin like this for formulas and executes them; file and class names are anybody's.
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?(e[+-]?\d+)?|inf|nan)")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @contextmanager
@@ -40,6 +49,8 @@ def written_beside(
     """
     beside = name_beside(target)
     try:
+        if target.exists() and not target.is_file():  # root could rename over a device: /dev/null would be gone
+            raise UserError(f"{target} can't be written: it is there and not a regular file; choose another name")
         make_folder(target.parent)
         os.close(os.open(beside, _NEW, 0o666))
         yield beside
@@ -117,8 +128,8 @@ def write_bytes(target: Path, content: bytes | memoryview) -> None:
 
 
 def write_text(target: Path, text: str) -> None:
-    """Write a small text file."""
-    write_bytes(target, text.encode())
+    """Write a small text file. Of names that are not UTF-8 it has what can be read."""
+    write_bytes(target, text.encode(errors="backslashreplace"))
 
 
 def write_figure(target: Path, figure: Any, *, dpi: int, advice: str = _ADVICE) -> None:
@@ -141,12 +152,85 @@ def write_table(target: Path, rows: Sequence[Mapping[str, Any]], columns: Sequen
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Return rows as csv, with a header."""
+    """Return rows as csv, with a header; no cell that is text begins as a formula does."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(harmless, columns))
+    for row in rows:
+        cells = [row.get(column, "") for column in columns]
+        writer.writerow([harmless(c) if isinstance(c, str) and not _NUMBER.fullmatch(c) else c for c in cells])
     return text.getvalue()
+
+
+def harmless(text: str) -> str:
+    """Return the text with an apostrophe before it, which spreadsheets hide, where they would execute it."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
+    """Return what a regular file of at most so many bytes holds; devices, pipes and larger files are refused unread."""
+    check_regular(path, most)
+    try:
+        with path.open("rb") as file:
+            return file.read(most)
+    except OSError as error:
+        raise UserError(f"{path} can't be read: {error.strerror}; is it a file, and yours?") from error
+
+
+def check_regular(path: Path, most: int) -> None:
+    """Refuse devices, pipes, folders and files of more bytes, without opening them."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError) as error:  # of the latter kind: a name with a zero byte
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path} can't be read: {reason}; is it there, and whole?") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise UserError(f"{path} is not a regular file: expected one that nncsl wrote; copy the run anew")
+    if found.st_size > most:
+        raise UserError(f"{path} has {found.st_size:,} bytes, expected at most {most:,}: is it damaged?")
+
+
+def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
+    """Return the text of such a file."""
+    try:
+        return read_bytes(path, most).decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} can't be read: it is not UTF-8 text; copy the run anew or start it again") from error
+
+
+def read_json(path: Path, most: int = LARGEST_TEXT) -> Any:
+    """Return the value in such a file."""
+    return parse_json(read_text(path, most), path)
+
+
+def parse_json(text: str, path: Path) -> Any:
+    """Return the value that json text from a file stands for."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = "too deeply nested" if isinstance(error, RecursionError) else error
+        raise UserError(f"{path} can't be read ({reason}): copy the run anew or start it again") from error
+
+
+def check_text(text: str, name: str) -> None:
+    """Refuse text that no setting needs: overlong, with control characters, or not UTF-8."""
+    if len(text) > _LONGEST_TEXT:
+        raise ConfigError(f"{name}={shown(text)}: expected at most {_LONGEST_TEXT} characters, got {len(text)}")
+    if any(ord(character) < 32 or ord(character) == 127 for character in text):
+        raise ConfigError(f"{name}={shown(text)}: expected text without control characters")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{name}={shown(text)}: expected UTF-8; rename the file or folder") from None
+
+
+def check_path(text: str, name: str) -> None:
+    """Refuse a path that no file system takes, before anything is made of it."""
+    longest = max((len(part) for part in os.fsencode(text).split(b"/")), default=0)
+    if longest > _LONGEST_NAME:
+        raise ConfigError(
+            f"{name}={shown(text)}: a name in it has {longest} bytes, file systems take {_LONGEST_NAME}; shorten it"
+        )
 
 
 def _reserve(file: BinaryIO, size: int) -> None:

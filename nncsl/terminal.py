@@ -9,19 +9,60 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TextIO, TypeVar
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.progress import Task as BarTask
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from nncsl.errors import visible
 
 T = TypeVar("T")
 _PATIENCE = 0.5  # seconds: a step that ends within it is kept, a longer one is thrown away
 
 # Letters: of a terminal too narrow for bars, of a bar, of "1234/5678" and a time, of a column "task 12".
 _NARROW, _BAR, _COUNT, _COLUMN = 80, 24, 20, 10
+
+
+class Guarded:
+    """A text stream that shows control characters instead of sending them: names and values are anybody's."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.unguarded = stream
+
+    def write(self, text: str) -> int:
+        encoding = self.unguarded.encoding or "utf-8"
+        return self.unguarded.write(visible(text).encode(encoding, "backslashreplace").decode(encoding))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unguarded, name)
+
+
+@contextmanager
+def guarded_output() -> Iterator[None]:
+    """Let everything that is printed inside the block pass through :class:`Guarded`."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (Guarded(stream) for stream in before)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+class Screen(Console):
+    """Rich's console: it may command the terminal, what it is given to show may not."""
+
+    def __init__(self, *, stderr: bool = False, quiet: bool = False) -> None:
+        stream = sys.stderr if stderr else sys.stdout
+        super().__init__(file=getattr(stream, "unguarded", stream), quiet=quiet)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Give the segments of what is shown; those by which Rich itself moves the cursor pass as they are."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
 
 
 class Phase(Protocol):
@@ -63,7 +104,7 @@ class Reporter:
     def __init__(self, tasks: int, *, quiet: bool = False, silent: bool = False) -> None:
         """quiet: no bars; silent: nothing at all, as another rank speaks."""
         self._tasks, self._epochs, self._phase, self._named = tasks, 0, "", False
-        self._console = Console(file=sys.stdout, quiet=silent)
+        self._console = Screen(quiet=silent)
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal and not quiet and not silent
         # A narrow terminal needs its room for words.
         bars = [BarColumn(_BAR)] if self._console.width >= _NARROW else []

@@ -56,7 +56,7 @@ def opened(place: Place, generation: int | None = None, *, verify: bool = True) 
     except CorruptBank as error:
         more = "" if verify else f"; nncsl bank verify {place.bank} looks at every file"
         raise DamagedError("; ".join(str(error).splitlines()) + more) from error
-    except BankError as error:
+    except (BankError, OSError) as error:
         raise UserError(str(error)) from error
 
 

@@ -28,6 +28,7 @@ from nncsl.cli import (
     train,
 )
 from nncsl.errors import UserError
+from nncsl.terminal import guarded_output
 from nncsl.version import __version__
 
 # In the order in which the help shows them.
@@ -60,17 +61,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     # GNU OpenMP's threads wait for each other in a busy loop, by default for so long that a core shared with another
     # process loses most of its time to it. Read when torch is loaded, which no command has done yet.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    with guarded_output():
+        return _run(sys.argv[1:] if argv is None else argv)
+
+
+def _run(words: Sequence[str]) -> int:
     try:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminated)  # the loop over steps has its own way
-        arguments = build_parser().parse_args(argv)
-        arguments.typed = shlex.join(["nncsl", *(sys.argv[1:] if argv is None else argv)])
+        arguments = build_parser().parse_args(words)
+        arguments.typed = shlex.join(["nncsl", *words])
         code = arguments.run(arguments) or 0
         sys.stdout.flush()  # here, where a closed pipe is no error
         return code
     except UserError as error:
         if os.environ.get("RANK", "0") == "0" or error.exit_code == _RANK_LOST:  # rank 0 may be the lost one
-            print(f"nncsl: {error}", file=sys.stderr)
+            print("nncsl: " + str(error).replace("\n", "\n  "), file=sys.stderr)  # a name can't begin a line of ours
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at its end

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nncsl.cli.settings import command, group
+from nncsl.cli.settings import a_number, a_path, command, group
 
 
 def add(commands: Any) -> None:
@@ -27,7 +27,11 @@ def add(commands: Any) -> None:
     )
     info.add_argument("--json", action="store_true", help="for programs")
     info.add_argument(
-        "--run", dest="of_run", metavar="DIR", help="the run it belongs to, if it does not lie in its folder"
+        "--run",
+        dest="of_run",
+        type=a_path,
+        metavar="DIR",
+        help="the run it belongs to, if it does not lie in its folder",
     )
     _part(
         parts,
@@ -43,7 +47,9 @@ def add(commands: Any) -> None:
         "write a bank's ids, slots, roles, labels and features (float32) to an .npz file",
         "nncsl bank export runs/digits-nncsl-seed0 --out features.npz",
     )
-    export.add_argument("--out", "-o", metavar="FILE", default="bank.npz", help="where to (default: bank.npz)")
+    export.add_argument(
+        "--out", "-o", type=a_path, metavar="FILE", default="bank.npz", help="where to (default: bank.npz)"
+    )
     _generation(export)
     query = _part(
         parts,
@@ -53,16 +59,22 @@ def add(commands: Any) -> None:
         "nncsl bank query runs/digits-nncsl-seed0 7 -k 11 --out neighbors.png",
         "nncsl bank query runs/digits-nncsl-seed0/bank 7 --no-image --json",
     )
-    query.add_argument("image", type=int, metavar="ID", help="number of a training image in the bank")
-    query.add_argument("-k", type=int, default=11, metavar="K", help="how many neighbors (default: 11)")
-    query.add_argument("--slot", type=int, metavar="SLOT", help="which view of the image asks (default: its first)")
+    query.add_argument("image", type=a_number, metavar="ID", help="number of a training image in the bank")
+    query.add_argument("-k", type=a_number, default=11, metavar="K", help="how many neighbors (default: 11)")
+    query.add_argument(
+        "--slot", type=a_number, metavar="SLOT", help="which view of the image asks (default: its first)"
+    )
     query.add_argument("--role", choices=("unlabeled", "support", "replay"), help="search among these rows only")
     query.add_argument(
-        "--out", "-o", metavar="FILE", default="neighbors.png", help="the sheet (default: neighbors.png)"
+        "--out", "-o", type=a_path, metavar="FILE", default="neighbors.png", help="the sheet (default: neighbors.png)"
     )
     query.add_argument("--no-image", action="store_true", help="the list only; needs no data set")
     query.add_argument(
-        "--run", dest="of_run", metavar="DIR", help="the run whose images these are, if the bank is not in its folder"
+        "--run",
+        dest="of_run",
+        type=a_path,
+        metavar="DIR",
+        help="the run whose images these are, if the bank is not in its folder",
     )
     query.add_argument("--json", action="store_true", help="the list for programs")
     _generation(query)
@@ -70,12 +82,12 @@ def add(commands: Any) -> None:
 
 def _part(parts: Any, name: str, run: Any, summary: str, *examples: str) -> argparse.ArgumentParser:
     parser = command(parts, name, run, summary, *examples)
-    parser.add_argument("path", metavar="PATH", help="a bank's directory, or the folder of a run")
+    parser.add_argument("path", type=a_path, metavar="PATH", help="a bank's directory, or the folder of a run")
     return parser
 
 
 def _generation(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--generation", type=int, metavar="N", help="another than the current one")
+    parser.add_argument("--generation", type=a_number, metavar="N", help="another than the current one")
 
 
 def _place(arguments: argparse.Namespace) -> Any:

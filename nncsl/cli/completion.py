@@ -4,7 +4,8 @@ The script is made from the command's own parser: what it takes is what is offer
 """
 
 import argparse
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nncsl.cli.settings import command
@@ -66,12 +67,17 @@ def known_names() -> dict[str, list[str]]:
 
     return {
         "preset": presets(),
-        "dataset": [*SOURCES],  # not folder:PATH, whose colon means something to shells
-        "method": [*METHODS],
+        "dataset": _harmless(SOURCES),  # not folder:PATH, whose colon means something to shells
+        "method": _harmless(METHODS),
         "teacher_mode": [*get_args(get_type_hints(Config)["teacher_mode"])],
         "device": ["auto", "cpu", "cuda"],
         "bank_codec": [*CODECS],
     }
+
+
+def _harmless(names: Iterable[str]) -> list[str]:
+    """The names that a shell takes for nothing but a word: others could execute something at the press of Tab."""
+    return [name for name in names if re.fullmatch(r"[\w.+-]+", name)]
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[Any]:

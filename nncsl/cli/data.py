@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from nncsl.cli.settings import add_settings, command, configuration, group
+from nncsl.cli.settings import a_path, add_settings, command, configuration, group
 
 
 def add(commands: Any) -> None:
@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
         "nncsl data show --preset cifar10 --data-dir DATA --out sheets",
     )
     add_settings(show, ["--dataset", "--data-dir", "--tasks", "--labels", "--skip-unreadable", "--seed"])
-    show.add_argument("--out", metavar="DIR", default=".", help="where the PNG files go (default: here)")
+    show.add_argument("--out", type=a_path, metavar="DIR", default=".", help="where the PNG files go (default: here)")
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from nncsl.cli.settings import command
+from nncsl.cli.settings import a_path, command
 
 _NAMES = {"linear": "linear head", "nearest_neighbours": "nearest neighbors"}  # as people call them
 
@@ -19,7 +19,7 @@ def add(commands: Any) -> None:
         "nncsl eval runs/digits-nncsl-seed0",
         "nncsl eval runs/digits-nncsl-seed0 --json",
     )
-    parser.add_argument("run_folder", metavar="DIR", help="the folder of a run")
+    parser.add_argument("run_folder", type=a_path, metavar="DIR", help="the folder of a run")
     parser.add_argument("--json", action="store_true", help="for programs")
 
 

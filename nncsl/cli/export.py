@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from nncsl.cli.settings import command
+from nncsl.cli.settings import a_path, command
 
 
 def add(commands: Any) -> None:
@@ -17,8 +17,8 @@ def add(commands: Any) -> None:
         "nncsl export runs/digits-nncsl-seed0 --to model.onnx",
         "nncsl export runs/digits-nncsl-seed0 --to model.safetensors",
     )
-    parser.add_argument("run_folder", metavar="RUN", help="the folder of a run")
-    parser.add_argument("--to", required=True, metavar="FILE", help="its ending decides the format")
+    parser.add_argument("run_folder", type=a_path, metavar="RUN", help="the folder of a run")
+    parser.add_argument("--to", required=True, type=a_path, metavar="FILE", help="its ending decides the format")
 
 
 def _export(arguments: argparse.Namespace) -> int:

@@ -20,13 +20,13 @@ def add(commands: Any) -> None:
 def _methods(arguments: argparse.Namespace) -> int:
     from dataclasses import fields
 
-    from rich.console import Console
     from rich.table import Table
 
     from nncsl.methods import METHODS
+    from nncsl.terminal import Screen
 
     table = Table("method", "what it is", "own settings (--set own.KEY=VALUE)")
     for name, method in METHODS.items():
         table.add_row(name, (method.__doc__ or "").split("\n")[0], ", ".join(f.name for f in fields(method.Settings)))
-    Console().print(table)
+    Screen().print(table)
     return 0

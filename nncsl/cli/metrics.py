@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from nncsl.cli.settings import command
+from nncsl.cli.settings import a_path, command
 
 
 def add(commands: Any) -> None:
@@ -17,8 +17,8 @@ def add(commands: Any) -> None:
         "nncsl metrics runs/digits-nncsl-seed0",
         "nncsl metrics runs/digits-nncsl-seed0 --out metrics.csv",
     )
-    parser.add_argument("run_folder", metavar="DIR", help="the folder of a run")
-    parser.add_argument("--out", "-o", metavar="FILE", help="where to (default: standard output)")
+    parser.add_argument("run_folder", type=a_path, metavar="DIR", help="the folder of a run")
+    parser.add_argument("--out", "-o", type=a_path, metavar="FILE", help="where to (default: standard output)")
 
 
 def _metrics(arguments: argparse.Namespace) -> int:

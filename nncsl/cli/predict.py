@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nncsl.cli.settings import command
+from nncsl.cli.settings import a_number, a_path, an_image, command
 from nncsl.errors import UserError
 
 
@@ -20,10 +20,12 @@ def add(commands: Any) -> None:
         "nncsl predict runs/digits-nncsl-seed0 digits --top 1 --csv predictions.csv",
         "nncsl predict runs/digits-nncsl-seed0 digits --by neighbors --sheet neighbors.png",
     )
-    parser.add_argument("run_folder", metavar="RUN", help="the folder of a run")
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files, and folders that are walked down")
-    parser.add_argument("--top", type=int, default=3, metavar="K", help="how many classes to name (default: 3)")
-    parser.add_argument("--csv", metavar="FILE", help="also write a table")
+    parser.add_argument("run_folder", type=a_path, metavar="RUN", help="the folder of a run")
+    parser.add_argument(
+        "images", nargs="+", type=an_image, metavar="IMAGE", help="image files, and folders that are walked down"
+    )
+    parser.add_argument("--top", type=a_number, default=3, metavar="K", help="how many classes to name (default: 3)")
+    parser.add_argument("--csv", type=a_path, metavar="FILE", help="also write a table")
     parser.add_argument(
         "--by",
         choices=("head", "neighbors"),
@@ -31,7 +33,9 @@ def add(commands: Any) -> None:
         help="head (default): the method's own prediction, the linear head for most methods; neighbors: soft nearest "
         "neighbors among the remembered images, which are named",
     )
-    parser.add_argument("--sheet", metavar="FILE", help="with --by neighbors: a PNG of images and what decided them")
+    parser.add_argument(
+        "--sheet", type=a_path, metavar="FILE", help="with --by neighbors: a PNG of images and what decided them"
+    )
     parser.add_argument("--device", default="auto", help="auto (default), cpu or cuda")
 
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from nncsl.cli.settings import command
+from nncsl.cli.settings import a_path, command
 
 
 def add(commands: Any) -> None:
@@ -17,18 +17,21 @@ def add(commands: Any) -> None:
         "nncsl report runs/digits-nncsl-seed0",
         "nncsl report runs/* -o comparison.html",
     )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="the folder of a run, finished or not")
+    parser.add_argument("runs", nargs="+", type=a_path, metavar="RUN", help="the folder of a run, finished or not")
     parser.add_argument(
-        "-o", "--out", metavar="FILE", help="where it goes (default: RUN/report.html; of several runs, ./report.html)"
+        "-o",
+        "--out",
+        type=a_path,
+        metavar="FILE",
+        help="where it goes (default: RUN/report.html; of several runs, ./report.html)",
     )
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from nncsl import report
+    from nncsl.terminal import Screen
 
-    with Console(stderr=True).status("drawing the report"):  # seen on a terminal alone: projections take seconds
+    with Screen(stderr=True).status("drawing the report"):  # seen on a terminal alone: projections take seconds
         path = report.write([Path(run) for run in arguments.runs], Path(arguments.out) if arguments.out else None)
     print(path)
     return 0

@@ -6,11 +6,46 @@ from pathlib import Path
 from typing import Any
 
 from nncsl.cli import names
+from nncsl.errors import ConfigError, shown
+from nncsl.files import check_path, check_text
+
+_LARGEST = 2**31 - 1
+
+
+def a_path(text: str) -> str:
+    """Return the path of a file or folder as it was given, if a run can have it: it is written into text files."""
+    return _accepted(text, check_text, check_path)
+
+
+def an_image(text: str) -> str:
+    """Return the path of something that is only read, if a file system could take it: any bytes may be its name."""
+    return _accepted(text, check_path)
+
+
+def _accepted(text: str, *checks: Callable[[str, str], None]) -> str:
+    try:
+        for check in checks:
+            check(text, "path")
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
+def a_number(text: str) -> int:
+    """Return the whole number that was given, if it could be one of anything."""
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number") from None
+    if abs(value) > _LARGEST:
+        raise argparse.ArgumentTypeError(f"{shown(value)} is too large: expected at most {_LARGEST:,}")
+    return value
+
 
 # Flags that are settings under another spelling: flag -> (setting, type, help).
 SETTINGS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "--dataset": ("dataset", str, "digits, cifar10, cifar100, imagenet100; your own: folder:PATH, csv:FILE, hf:PATH"),
-    "--data-dir": ("data_dir", str, "the folder that holds the data set"),
+    "--data-dir": ("data_dir", a_path, "the folder that holds the data set"),
     "--method": ("method", str, f"what learns (default: nncsl): {', '.join(names.methods())}"),
     "--teacher-mode": (
         "teacher_mode",

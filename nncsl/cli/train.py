@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nncsl.cli import names
-from nncsl.cli.settings import SETTINGS, add_settings, command, configuration, overrides
+from nncsl.cli.settings import SETTINGS, a_number, a_path, add_settings, command, configuration, overrides
 from nncsl.errors import UserError
 
 
@@ -25,11 +25,16 @@ def add(commands: Any) -> None:
     )
     parser.epilog = f"{parser.epilog}\n\n{names.overview()}"
     add_settings(parser, list(SETTINGS))
-    parser.add_argument("--out", metavar="DIR", help="where the run goes (default: a new folder below runs/)")
-    parser.add_argument("--resume", metavar="DIR", help="go on with the run in DIR; everything else comes from there")
+    parser.add_argument(
+        "--out", type=a_path, metavar="DIR", help="where the run goes (default: a new folder below runs/)"
+    )
+    parser.add_argument(
+        "--resume", type=a_path, metavar="DIR", help="go on with the run in DIR; everything else comes from there"
+    )
     parser.add_argument(
         "--continue",
         dest="finished",
+        type=a_path,
         metavar="RUN",
         help="add tasks of new classes to a finished run, as a new one (default: RUN-continued); takes --dataset, "
         "--data-dir, --tasks (new ones, default 1), --labels, --memory, --epochs, --device, --out; the rest is RUN's",
@@ -39,9 +44,13 @@ def add(commands: Any) -> None:
         action="store_true",
         help="with --resume: from the checkpoint before the last one, if that is damaged",
     )
-    parser.add_argument("--ranks", type=int, metavar="N", help="share the run between N processes of this machine")
+    parser.add_argument("--ranks", type=a_number, metavar="N", help="share the run between N processes of this machine")
     parser.add_argument(
-        "--max-restarts", type=int, default=0, metavar="N", help="with --ranks: go on by itself after a rank has died"
+        "--max-restarts",
+        type=a_number,
+        default=0,
+        metavar="N",
+        help="with --ranks: go on by itself after a rank has died",
     )
     parser.add_argument("--no-report", action="store_true", help="don't write DIR/report.html at the end")
     parser.add_argument(

@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 import yaml
 
-from nncsl.config import build
+from nncsl.config import build, ranges
 from nncsl.data.division import with_sizes
 from nncsl.data.labels import LabelBudget
 from nncsl.data.policy import ViewPolicy
-from nncsl.errors import ConfigError
+from nncsl.errors import ConfigError, shown, suggestion
+from nncsl.files import read_text
 
-_PILLOWS_LIMIT = 178_956_970
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 # Settings that have another name now; configurations that were recorded before stay readable.
@@ -27,6 +27,8 @@ RENAMED = {
     "labelled_per_class": "labeled_per_class",
     "labelled_batch": "labeled_batch",
 }
+
+_SMALLEST_BUDGET, _SMALLEST_KEEP = 10**6, 1000
 
 TeacherMode = Literal["features", "model", "none"]
 
@@ -128,7 +130,9 @@ class Config:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_ranges(self)
+        ranges.check(self)
+        ranges.check(self.network, "network.")
+        _check_together(self)
 
     @property
     def support_sets(self) -> int:
@@ -168,7 +172,7 @@ def load(preset: str = "digits", overrides: Iterable[Mapping[str, Any]] = ()) ->
             f"memory={given['memory']} and keep={given['keep']}: the latter chooses the former; leave one of them out"
         )
     dataset, method = given.get("dataset", values["dataset"]), given.get("method", values.get("method", Config.method))
-    values = build.merge(values, methods.values(method, dataset))
+    values = build.merge(values, methods.values(method, str(dataset)))
     if dataset != values["dataset"]:
         values["unlabeled_fraction"] = 1.0  # less than all of them only repeats what a data set's published runs did
     epochs, warmup = given.get("epochs"), values["warmup_epochs"]
@@ -180,18 +184,23 @@ def load(preset: str = "digits", overrides: Iterable[Mapping[str, Any]] = ()) ->
 def preset_values(name: str) -> dict[str, Any]:
     """Return what a preset sets, as plain values."""
     if name not in presets():
-        raise ConfigError(f"unknown preset {name!r}: expected one of {', '.join(presets())}")
-    return yaml.safe_load((_preset_folder() / f"{name}.yaml").read_text())
+        near = suggestion(name, presets())
+        raise ConfigError(f"unknown preset {shown(name)}: expected one of {', '.join(presets())}{near}")
+    return build.parse_yaml((_preset_folder() / f"{name}.yaml").read_text(), f"preset {name}")
 
 
 def read(path: Path) -> Config:
     """Return a configuration as :func:`dump` wrote it."""
-    return recorded(yaml.safe_load(path.read_text()))
+    values = build.parse_yaml(read_text(path), f"{path} is damaged, copy the run anew or start it again: it")
+    try:
+        return recorded(values)
+    except ConfigError as error:
+        raise ConfigError(f"{path} is not a configuration that this version of nncsl takes: {error}") from error
 
 
-def recorded(values: Mapping[str, Any]) -> Config:
+def recorded(values: Any) -> Config:
     """Return a configuration from its plain values, also if an older version wrote them."""
-    return build.typed(Config, renamed(values))
+    return build.typed(Config, renamed(values) if isinstance(values, Mapping) else values)
 
 
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,55 +213,27 @@ def dump(config: Config) -> str:
     return yaml.safe_dump(build.plain(config), sort_keys=False, default_flow_style=None, width=110)
 
 
-def parse_bytes(text: str, name: str = "memory_budget") -> int:
+def parse_bytes(text: str, name: str = "memory_budget", least: int = _SMALLEST_BUDGET) -> int:
     """ "2GB" is 2e9 bytes, "2GiB" 2 * 2**30; also "500MB" and plain bytes."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?\s*", text.upper())
+    found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT]I?)?B?\s*", text.upper(), re.ASCII)
     if found is None or not float(found[1]):
-        raise ConfigError(f"{name}={text!r}: expected an amount of memory such as 2GB, 500MB or 1.5GiB")
-    return int(float(found[1]) * _UNITS[found[2] or ""])
+        raise ConfigError(f"{name}={shown(text)}: expected an amount of memory such as 2GB, 500MB or 1.5GiB")
+    amount = int(float(found[1]) * _UNITS[found[2] or ""])
+    if amount < least:
+        raise ConfigError(f"{name}={text!r}: {amount} bytes, which no run fits into; did you mean {found[1]}GB?")
+    return amount
 
 
 def _preset_folder() -> Any:
     return resources.files("nncsl.config") / "presets"
 
 
-def _check_ranges(config: Config) -> None:
-    """Everything that can be judged without looking at the data."""
-    at_least = {"tasks": 1, "memory": 0, "unlabeled_memory": 0, "epochs": 1, "micro_batch": 0, "head_outputs": 0}
-    at_least |= {"bank_views": 1, "bank_support_views": 0, "bank_refresh_epochs": 0}
-    if not config.network.backbone_lr > 0:
-        raise ConfigError(f"network.backbone_lr={config.network.backbone_lr}: expected above 0; or network.frozen=true")
-    if config.network.stem_padding < 0:
-        raise ConfigError(f"network.stem_padding={config.network.stem_padding}: expected 0 or more")
-    if min(config.network.width, config.network.hidden, config.network.projection, *config.network.blocks, 1) < 1:
-        raise ConfigError(f"network={config.network}: expected numbers of 1 or more")
-    at_least |= {
-        "warmup_epochs": 0,
-        "unlabeled_batch": 1,
-        "labeled_per_class": 1,
-        "labeled_batch": 1,
-        "seed": 0,
-        "ranks_timeout": 1,
-    }
-    for name, least in at_least.items():
-        if getattr(config, name) < least:
-            raise ConfigError(f"{name}={getattr(config, name)}: expected {least} or more")
-    for name in ("tau", "sharpening", "lr_peak", "lars_trust", "kd_temperature"):
-        if not getattr(config, name) > 0:
-            raise ConfigError(f"{name}={getattr(config, name)}: expected a number above 0")
-    for name, low, high in (("unlabeled_fraction", 0, 1), ("smoothing", 0, 1), ("test_fraction", 0, 1)):
-        if not low <= getattr(config, name) <= high:
-            raise ConfigError(f"{name}={getattr(config, name)}: expected a number from {low} to {high}")
-    if config.sharpening > 1 or config.smoothing == 1:
-        raise ConfigError(
-            f"sharpening={config.sharpening}, smoothing={config.smoothing}: expected up to 1, and under 1"
-        )
+def _check_together(config: Config) -> None:
+    """Check what no setting's own range says, as far as that can be judged without looking at the data."""
     if config.views.large.count != 2:
         raise ConfigError(f"views.large.count={config.views.large.count}: expected 2, each view is the other's target")
     if config.unlabeled_memory and not config.memory:
         raise ConfigError("unlabeled_memory needs --memory: its images are compared with remembered labeled ones")
-    if config.unlabeled_fraction == 0:
-        raise ConfigError("unlabeled_fraction=0: nothing would be left to learn from; expected a number above 0")
     if config.warmup_epochs > config.epochs:
         raise ConfigError(
             f"warmup_epochs={config.warmup_epochs} is more than epochs={config.epochs}: "
@@ -263,10 +244,8 @@ def _check_ranges(config: Config) -> None:
     sizes = config.task_sizes
     if sizes is not None and (min(sizes, default=0) < 1 or config.tasks not in (1, len(sizes))):
         raise ConfigError(f"task_sizes={list(sizes)}: expected the classes of each of {config.tasks} tasks, 1 or more")
-    if not 1 <= config.max_pixels <= _PILLOWS_LIMIT:
-        raise ConfigError(f"max_pixels={config.max_pixels}: expected 1 to {_PILLOWS_LIMIT}, the most that Pillow reads")
     if config.keep is not None:
-        parse_bytes(config.keep, "keep")
+        parse_bytes(config.keep, "keep", _SMALLEST_KEEP)
     budgets = len(LabelBudget.parse(config.labels).each)
     tasks = len(sizes) if sizes else config.tasks
     if budgets > 1 and tasks not in (1, budgets):  # all classes at once keep what their tasks would have had

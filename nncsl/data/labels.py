@@ -11,7 +11,8 @@ from nncsl.data import label_files
 from nncsl.data.division import divided
 from nncsl.data.label_files import Published
 from nncsl.data.rng import permutation, stream_key
-from nncsl.errors import ConfigError
+from nncsl.errors import ConfigError, shown
+from nncsl.files import check_path
 
 _FORMS = (
     '"0.8%" (of each class), "4/class", a list of such, one per task ("100%,5%,0%"), or the path of a file with one '
@@ -47,16 +48,17 @@ class LabelBudget:
 
     @classmethod
     def _parse_one(cls, text: str) -> "LabelBudget":
-        if match := re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%\s*", text):
+        if match := re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{0,15})?|\.[0-9]{1,15})\s*%\s*", text):
             percent = float(match[1])
             if not 0 <= percent <= 100:
                 raise ConfigError(f"labels={text!r}: expected a percentage from 0 to 100")
             return cls(fraction=percent / 100)
-        if match := re.fullmatch(r"\s*(\d{1,18})\s*/\s*class\s*", text):
+        if match := re.fullmatch(r"\s*([0-9]{1,9})\s*/\s*class\s*", text):
             return cls(per_class=int(match[1]))
-        if "/" in text or "." in text or _is_file(text):
+        if not text.endswith(("%", "/class")) and ("/" in text or "." in text or _is_file(text)):
+            check_path(text, "labels")
             return cls(file=Path(text))
-        raise ConfigError(f"labels={text!r}: expected {_FORMS}")
+        raise ConfigError(f"labels={shown(text)}: expected {_FORMS}")
 
     @property
     def each(self) -> tuple["LabelBudget", ...]:
@@ -106,5 +108,5 @@ class LabelBudget:
 def _is_file(text: str) -> bool:
     try:
         return Path(text).is_file()
-    except OSError:  # longer than a name can be
+    except (OSError, ValueError):  # no name that a file could have
         return False

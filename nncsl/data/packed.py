@@ -32,8 +32,9 @@ from nncsl.data import decoding
 from nncsl.data.decoding import Encoded
 from nncsl.data.images import CheckedImages, FileBytes
 from nncsl.data.user_files import shown
-from nncsl.errors import DataError
-from nncsl.files import write_text
+from nncsl.errors import DataError, UserError
+from nncsl.files import read_json, write_text
+from nncsl.terminal import Screen
 
 T = TypeVar("T")
 SUFFIX = ".images"
@@ -114,7 +115,8 @@ def _alone(path: Path) -> Iterator[None]:
 def _decode_all(name: str, files: Sequence[Encoded], path: Path, short_side: int, max_pixels: int) -> None:
     partial, journal = path.with_suffix(".partial"), path.with_suffix(".journal")
     threads = min(32, os.cpu_count() or 1)
-    bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    title = TextColumn("{task.description}", markup=False)
+    bar = Progress(title, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Screen())
     with bar, ThreadPoolExecutor(threads) as pool:
 
         def sized(file: Encoded) -> tuple[int, int] | str:
@@ -243,9 +245,9 @@ def _sync(file: BinaryIO) -> None:
 def _read_journal(path: Path) -> tuple[int, dict[int, str]]:
     """How many images are done, and which could not be read."""
     try:
-        journal = json.loads(path.read_text())
+        journal = read_json(path)
         return int(journal["done"]), {int(row): str(reason) for row, reason in journal["unreadable"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (UserError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return 0, {}  # nothing that could be trusted: start again
 
 

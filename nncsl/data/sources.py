@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
+from nncsl import errors
 from nncsl.data import cifar, folders, tables
 from nncsl.data.decoding import MAX_PIXELS
 from nncsl.data.images import ArrayImages, ImageBatch, Images, content_digest
 from nncsl.data.listing import NO_CLASS, Found, ImageFile, published_order
 from nncsl.data.rng import permutation, stream_key
 from nncsl.data.user_files import shown
-from nncsl.errors import ConfigError, DataError
+from nncsl.errors import ConfigError, DataError, suggestion
 
 __all__ = ["NO_CLASS", "SOURCES", "ImageBatch", "Images", "Source", "SourceOptions", "open_source"]
 
@@ -91,7 +92,10 @@ def open_source(name: str, options: SourceOptions) -> Source:
 
 def unknown(name: str) -> ConfigError:
     """Return the error that says which data sets there are."""
-    return ConfigError(f"dataset={name!r}: expected one of {', '.join(SOURCES)}, or folder:PATH, csv:FILE, hf:PATH")
+    near = suggestion(name, SOURCES)
+    return ConfigError(
+        f"dataset={errors.shown(name)}: expected one of {', '.join(SOURCES)}, or folder:PATH, csv:FILE, hf:PATH{near}"
+    )
 
 
 def own_place(name: str) -> tuple[str, Path | None]:

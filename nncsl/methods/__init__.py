@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from nncsl import networks
 from nncsl.config import Config
 from nncsl.config import build as configs
 from nncsl.data.rng import stream_key
 from nncsl.data.tasks import Task
-from nncsl.errors import ConfigError
+from nncsl.errors import ConfigError, shown, suggestion
 from nncsl.methods.base import Method, Phase
 from nncsl.methods.ccic import CCIC
 from nncsl.methods.csl import CSL, CSLNoFilter
@@ -65,8 +64,9 @@ _APART: dict[str, type[Method]] = {"pretrain": Pretrain}
 
 def find(name: str) -> type[Method]:
     """Return the method of that name."""
-    if name not in METHODS | _APART:
-        raise ConfigError(f"method={name!r}: expected one of {', '.join(METHODS)}")
+    if not isinstance(name, str) or name not in METHODS | _APART:
+        near = suggestion(name, METHODS)
+        raise ConfigError(f"method={shown(name)}: expected one of {', '.join(METHODS)}{near}")
     return (METHODS | _APART)[name]
 
 
@@ -76,7 +76,7 @@ def values(name: str, dataset: str) -> dict[str, Any]:
     What stands there under ``datasets``, by name, is for those alone.
     """
     path = Path(inspect.getfile(find(name))).with_name(f"{name}.yaml")
-    found = yaml.safe_load(path.read_text()) if path.is_file() else {}
+    found = configs.parse_yaml(path.read_text(), str(path)) if path.is_file() else {}
     return configs.merge(found, found.pop("datasets", {}).get(dataset, {}))
 
 

@@ -50,11 +50,6 @@ class CCICSettings:
     softmax_unlabeled: bool = False
     stream_every_step: bool = True
 
-    def __post_init__(self) -> None:
-        for name in ("unlabeled_batch", "views", "neighbors", "mixup"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name}={getattr(self, name)}: expected a number above 0")
-
 
 class CCIC(Method):
     """Continual semi-supervised learning with MixMatch, by default in the form of the public code (see the settings).

@@ -40,11 +40,8 @@ class FosterSettings:
     views: Literal["weak", "strong", "support"] = "weak"
 
     def __post_init__(self) -> None:
-        betas = (*self.betas, self.compression_beta)
-        if not self.betas or not all(0 <= beta < 1 for beta in betas):
-            raise ConfigError(
-                f"own.betas={betas[:-1]}, own.compression_beta={betas[-1]}: expected numbers from 0 to under 1"
-            )
+        if not self.betas:
+            raise ConfigError("own.betas=[]: expected one number or more, from 0 to under 1")
 
 
 class FOSTER(Method):

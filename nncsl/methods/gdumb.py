@@ -41,17 +41,11 @@ class GDumbSettings:
     views: Literal["weak", "strong", "support"] = "weak"
 
     def __post_init__(self) -> None:
-        if self.epochs < 0 or self.epochs & (self.epochs - 1):
+        if self.epochs & (self.epochs - 1):
             raise ConfigError(
                 f"own.epochs={self.epochs}: expected a power of two, as the rate restarts at 1, 2, 4, 8, ... epochs "
                 "and any other number ends at a high rate; e.g. 256, or 0 for about as many steps as other methods have"
             )
-        if self.batch < 3:  # whose parts, nearly equal, can have one image, which BatchNorm can't train on
-            raise ConfigError(f"own.batch={self.batch}: expected 3 or more")
-        if not (self.lr > 0 and self.clip > 0):
-            raise ConfigError(f"own.lr={self.lr}, own.clip={self.clip}: expected numbers above 0")
-        if not 0 <= self.cutmix <= 1:
-            raise ConfigError(f"own.cutmix={self.cutmix}: expected a number from 0 to 1")
 
 
 class GDumb(Method):

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from nncsl import objectives
 from nncsl.data.tasks import Task
-from nncsl.errors import ConfigError
 from nncsl.methods.base import Asked, Losses, Phase, Step, head_logits
 from nncsl.methods.slices import slice_loss
 from nncsl.methods.supervised import Finetune, SupervisedSettings
@@ -24,12 +23,6 @@ class LwFSettings(SupervisedSettings):
 
     strength: float = 0.5
     temperature: float = 2.0
-
-    def __post_init__(self) -> None:
-        if not self.strength >= 0:
-            raise ConfigError(f"own.strength={self.strength}: expected 0 (no distillation) or more")
-        if not self.temperature > 0:
-            raise ConfigError(f"own.temperature={self.temperature}: expected a number above 0")
 
 
 class LwF(Finetune):

@@ -10,7 +10,6 @@ from torch import Tensor
 from nncsl.batches import Render, plain_keys
 from nncsl.config import Config
 from nncsl.data.tasks import Task
-from nncsl.errors import ConfigError
 from nncsl.methods.base import Losses, Step
 from nncsl.methods.supervised import Finetune, SupervisedSettings
 from nncsl.networks import Network
@@ -28,12 +27,6 @@ class OEWCSettings(SupervisedSettings):
 
     strength: float = 10.0
     fisher_decay: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.strength >= 0:
-            raise ConfigError(f"own.strength={self.strength}: expected 0 (plain finetuning) or more")
-        if not 0 <= self.fisher_decay <= 1:
-            raise ConfigError(f"own.fisher_decay={self.fisher_decay}: expected a number from 0 to 1 (forget nothing)")
 
 
 class OEWC(Finetune):

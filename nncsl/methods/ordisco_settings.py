@@ -35,10 +35,5 @@ class ORDisCoSettings:
     decays: tuple[float, float] = (0.99, 0.999)
 
     def __post_init__(self) -> None:
-        for name in ("channels", "latent", "d_steps", "anchoring_images"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: expected 1 or more")
-        if not 0 <= self.made_share <= 1:
-            raise ValueError(f"made_share={self.made_share}: expected a number from 0 to 1")
-        if self.ramp <= 0 or self.replay[0] >= self.replay[1]:
-            raise ValueError(f"ramp={self.ramp}, replay={self.replay}: expected a part above 0, and two rising ones")
+        if self.replay[0] >= self.replay[1]:
+            raise ValueError(f"replay={self.replay}: expected two rising ones")

@@ -49,10 +49,6 @@ class XDERSettings(DERppSettings):
     past_constraint: bool = False
     shrink: float = 0.85
 
-    def __post_init__(self) -> None:
-        if self.contrast_views < 2:
-            raise ValueError(f"contrast_views={self.contrast_views}: expected 2 or more, to compare views of an image")
-
 
 class XDER(DERpp):
     """The task's images train the present slice, remembered ones the past slices, contrasts between both the future."""

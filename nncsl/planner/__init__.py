@@ -19,7 +19,7 @@ from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import Source, own_place
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
-from nncsl.planner import duration
+from nncsl.planner import duration, estimates
 from nncsl.planner.choice import Plan, Say, make_plan, silent
 from nncsl.planner.choice import baseline as baseline
 from nncsl.planner.forecast import Forecast
@@ -27,7 +27,7 @@ from nncsl.planner.options import Option
 from nncsl.planner.sizes import Sizes
 from nncsl.record import checksums
 from nncsl.record.folder import read_json
-from nncsl.terminal import Waiting
+from nncsl.terminal import Screen, Waiting
 
 PLANNED = ("micro_batch", "recompute", "spill", "bank_residency", "bank_codec")
 
@@ -54,6 +54,7 @@ def without_training(config: Config, device: torch.device, say: Say, note: Say =
     """The plan that a run would have. Its images are not needed: known data sets are known by their size."""
     config = methods.settled(config)
     check_known(config)
+    estimates.check_network(config)
     folder = Path() if os.access(".", os.W_OK) else Path(tempfile.gettempdir())
     if _at_hand(config):
         source, tasks = open_data(config)
@@ -172,16 +173,17 @@ def within_budget(
     """The settings that --memory-budget asks for, shown and kept in the run's folder; and the plan's baseline."""
     if config.memory_budget is None:
         return config, 0
-    with Waiting(Console()) as waiting:
+    with Waiting(Screen()) as waiting:
         plan = for_run(config, source, tasks, device, folder, waiting.say, ranks, waiting.note)
-    describe_plan(plan, Console())
+    describe_plan(plan, Screen())
     checksums.write_text(folder, "plan.json", json.dumps(as_record(plan), indent=2) + "\n")
     return planned(config, plan), plan.baseline
 
 
 def planned_for(folder: Path) -> str | None:
     """The kind of device that the folder's plan was made for."""
-    return read_json(folder, "plan.json").get("device", "cpu") if (folder / "plan.json").exists() else None
+    plan = read_json(folder, "plan.json") if (folder / "plan.json").exists() else None
+    return plan.get("device", "cpu") if isinstance(plan, dict) else None
 
 
 def unplanned(config: Config, overrides: list[dict[str, Any]]) -> Config:

@@ -85,7 +85,7 @@ class _Search:
 
     def __init__(self, wish: Config, foresight: Foresight) -> None:
         assert wish.keep is not None
-        self._wish, self._foresight, self._limit = wish, foresight, parse_bytes(wish.keep, "keep")
+        self._wish, self._foresight, self._limit = wish, foresight, parse_bytes(wish.keep, "keep", least=0)
         self._reasons: dict[str, str] = {}
         declared = methods.find(wish.method)
         self.has_memory = declared.uses_memory and not declared.remembers_all

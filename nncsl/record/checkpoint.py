@@ -4,7 +4,8 @@ The one before it is kept, with everything that it refers to, for the case that 
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import torch
 from nncsl.errors import DamagedError, UserError
 from nncsl.featurebank.files import sha256_of
 from nncsl.files import name_beside, write_file
-from nncsl.record import checksums
+from nncsl.record import archives, checksums
 
 FORMAT = 2
 STATE, PREVIOUS = "state.pt", "previous.pt"
+_LARGEST = 1 << 40
+_MOST_VALUES = 500_000  # lists, mappings and what is in them, each as often as it appears
 
 
 class CheckpointError(UserError):
@@ -64,11 +67,16 @@ def load(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{run} holds no checkpoint: nothing was saved yet, {other}")
     try:
         checksums.check(run, _name(path))
+        archives.check_stored(path, _LARGEST)
         state = torch.load(path, map_location="cpu", weights_only=True)
+        _count(state)
     except DamagedError as error:
         raise DamagedCheckpointError(f"{error}. Or {other}") from error
     except Exception as error:
-        raise CheckpointError(f"{path} can't be read ({str(error).splitlines()[0]}); {other}") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{path} can't be read ({reason}); {other}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} is not the checkpoint of a run; {other}")
     if state.get("format") == 1:  # the network alone, before methods had a state: enough to evaluate it
         named = {f"network.{name}": value for name, value in state["network"].items()}
         state["method"] = {name.replace("network.feature_map", "feature_map"): value for name, value in named.items()}
@@ -104,6 +112,32 @@ def _keep(path: Path, name: Path) -> None:
         path.replace(name)
     else:
         beside.replace(name)
+
+
+@contextmanager
+def understood(path: Path) -> Iterator[None]:
+    """Turn what goes wrong in the block, where a loaded checkpoint is taken apart, into one line that names it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(
+            f"{path} is damaged, or does not belong to the files beside it ({type(error).__name__}: {reason[:200]}): "
+            "copy the run anew or start it again"
+        ) from error
+
+
+def _count(state: Any, left: int = _MOST_VALUES, depth: int = 0) -> int:
+    """Return how many more values there may be; a few bytes can stand for a list of lists that has no end."""
+    if left < 0 or depth > 50:
+        raise ValueError("it holds more values than a run has")
+    inside = state.values() if isinstance(state, Mapping) else state if isinstance(state, list | tuple) else ()
+    left -= 1
+    for each in inside:
+        left = _count(each, left, depth + 1)
+    return left
 
 
 def _tensor_bytes(state: Any) -> int:

@@ -1,6 +1,5 @@
 """A run's folder: where it lies, what it was started with, and what may change when it goes on."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nncsl import config as configs
-from nncsl import networks
+from nncsl import files, networks
 from nncsl.config import Config, build
 from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import Source, dataset_name, own_place
@@ -46,13 +45,19 @@ def describe_tasks(source: Source, tasks: tuple[Task, ...], earlier: Sequence[di
 
 
 def read_tasks(folder: Path) -> dict[str, Any]:
-    """Return what tasks.json says: what :func:`describe_tasks` gave, in runs of older versions less of it."""
+    """Return what tasks.json says: what :func:`describe_tasks` gave, in runs of older versions less of it.
+
+    "tasks" has of each at least its ``classes`` and its ``labeled`` images.
+    """
     path = folder / "tasks.json"
-    try:
-        recorded = read_json(folder, path.name)
-        return recorded | {"tasks": list(recorded["tasks"])}
-    except (OSError, KeyError, TypeError) as error:
-        raise UserError(f"{path} can't be read ({error}): is {folder} the whole folder of a run?") from error
+    content = read_json(folder, path.name)
+    tasks = content.get("tasks") if isinstance(content, dict) else None
+    listed = tasks if isinstance(tasks, list) and all(isinstance(task, dict) for task in tasks) else [{}]
+    numbers = [task.get(key) for task in listed for key in ("classes", "labeled")]
+    order = [label for task in listed for label in task.get("classes") or ()] if all(map(_counts, numbers)) else None
+    if not order or sorted(order) != list(range(len(order))):
+        raise ConfigError(f"{path} is damaged: it does not say which classes are whose; copy the run anew")
+    return content | {"tasks": listed}
 
 
 def recorded_tasks(lines: Sequence[dict[str, Any]], num_classes: int, unlabeled: np.ndarray) -> tuple[Task, ...]:
@@ -66,6 +71,11 @@ def recorded_tasks(lines: Sequence[dict[str, Any]], num_classes: int, unlabeled:
         unknown = np.full(len(labeled), HIDDEN)
         made.append(Task(index, tuple(line["classes"]), labeled, unknown, unlabeled, old, num_classes))
     return tuple(made)
+
+
+def _counts(numbers: Any) -> bool:
+    """Whether this is a list of numbers of images or classes."""
+    return isinstance(numbers, list) and all(type(number) is int and 0 <= number < 2**31 for number in numbers)
 
 
 def new_folder(folder: Path | None, config: Config) -> Path:
@@ -122,11 +132,9 @@ def read_config(folder: Path) -> Config:
 
 def read_json(folder: Path, name: str) -> Any:
     """Return what a run's small file holds; a DamagedError names one that is not what was written."""
+    files.check_regular(folder / name, files.LARGEST_TEXT)
     checksums.check(folder, name)
-    try:
-        return json.loads((folder / name).read_text())
-    except ValueError as error:  # of a run without checksums
-        raise DamagedError(f"{folder / name} can't be read ({error}): it is damaged; restore it from a copy") from error
+    return files.read_json(folder / name)
 
 
 def _explained(folder: Path, damaged: DamagedError) -> UserError:

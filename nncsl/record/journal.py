@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from nncsl.errors import DamagedError, UserError
-from nncsl.files import as_csv
+from nncsl.errors import UserError
+from nncsl.files import LARGEST_TEXT, as_csv, check_regular, parse_json
 from nncsl.record import checksums
 
 
@@ -72,12 +72,27 @@ def open_journal(folder: Path) -> Journal:
 
 
 def read_lines(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of the run in ``folder``, none where it has no journal; a DamagedError names a damaged one."""
+    """Return the lines of the run in ``folder``, none where it has no journal; a DamagedError names a damaged one.
+
+    A run that is under way may be writing the last one just now: it is not there yet.
+    """
     path = folder / checksums.JOURNAL
-    try:
-        return [json.loads(line) for line in checksums.read_journal(folder).splitlines()] if path.exists() else []
-    except ValueError as error:  # of a run without checksums
-        raise DamagedError(f"{path} can't be read ({error}): it is damaged; restore it from a copy") from error
+    if not path.exists():
+        return []
+    check_regular(path, LARGEST_TEXT)
+    lines = [parse_json(line, path) for line in checksums.read_journal(folder).splitlines()]
+    for number, line in enumerate(lines, 1):
+        if not _is_line(line):
+            raise UserError(f"{path}, line {number}, is damaged: no epoch and no task; remove it, or copy the run anew")
+    return lines
+
+
+def _is_line(line: Any) -> bool:
+    """Whether this is the record of an epoch or of a task."""
+    if not isinstance(line, dict) or line.get("kind") not in ("epoch", "task"):
+        return False
+    numbers = [line.get("task"), line.get("epoch") if line["kind"] == "epoch" else 0]
+    return all(type(number) is int and 0 <= number < 2**31 for number in numbers)
 
 
 def flat(line: dict[str, Any]) -> dict[str, Any]:

@@ -19,12 +19,13 @@ from nncsl import accounting, files
 from nncsl.data.images import FileBytes, Images, PackedImages
 from nncsl.data.sources import Source
 from nncsl.errors import DataError
-from nncsl.record import checksums
+from nncsl.record import archives, checksums
 from nncsl.replay import Memory
 
 FOLDER = "memory"
 HIDDEN = -1  # the label of an image that is remembered without
 _AT_ONCE = 64
+_LARGEST = 1 << 40
 _LOCAL_HEADER = 30  # bytes of a zip file's header before a member, without the member's name and extras
 
 
@@ -75,17 +76,18 @@ def path_of(folder: Path, memory: Memory, others: np.ndarray) -> Path:
 
 def _open(path: Path) -> Remembered:
     checksums.check(path.parent.parent, _listed(path))
+    archives.check_stored(path, _LARGEST)
     try:
         with zipfile.ZipFile(path) as archive:
             if damaged := archive.testzip():
                 raise DataError(f"{path} is damaged at {damaged}: its images can't be trusted; copy the run anew")
             offset = _place(path, archive, "pixels.npy")
-        with np.load(path, allow_pickle=False) as saved:
-            ids, labels, sizes = saved["ids"], saved["labels"], saved["sizes"]
-            facts = json.loads(str(saved["facts"]))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        saved = archives.read_arrays(path, ("ids", "labels", "sizes", "facts"), _LARGEST)
+        ids, labels, sizes = saved["ids"], saved["labels"], saved["sizes"]
+        facts = json.loads(str(saved["facts"]))
+        channels = facts["channels"]
+    except (OSError, ValueError, KeyError, TypeError, struct.error, zipfile.BadZipFile, RuntimeError) as error:
         raise DataError(f"{path} can't be read ({error}): copy the run anew") from error
-    channels = facts["channels"]
     images = PackedImages(FileBytes(path, offset), _offsets(sizes, channels), sizes, channels)
     return Remembered(ids, labels, images, tuple(facts["class_names"]), facts["dataset"])
 

@@ -1,7 +1,6 @@
 """What the network makes of the test set at a task's boundary, kept for the report: the network itself moves on."""
 
 import io
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nncsl import files
-from nncsl.errors import DamagedError
-from nncsl.record import checksums
+from nncsl.errors import DataError
+from nncsl.record import archives, checksums
 
 FOLDER = "snapshots"
 _MOST = 2000
@@ -74,13 +73,29 @@ def read_snapshot(folder: Path, task: int) -> Snapshot | None:
     if not path.exists():
         return None
     checksums.check(folder, f"{FOLDER}/{path.name}")
+    saved = archives.read_arrays(path)
     try:
-        with np.load(path, allow_pickle=False) as saved:
-            names = tuple(str(name) for name in saved["class_names"])
-            made = {int(key.removeprefix(_SAMPLES)): saved[key] for key in saved if key.startswith(_SAMPLES)}
-            return Snapshot(saved["projections"], saved["labels"], saved["confusion"], names, made)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:  # of a run without checksums
-        raise DamagedError(f"{path} can't be read ({error}): it is damaged; restore it from a copy") from error
+        names = tuple(str(name) for name in saved["class_names"])
+        made = {int(key.removeprefix(_SAMPLES)): saved[key] for key in saved if key.startswith(_SAMPLES)}
+        snapshot = Snapshot(saved["projections"], saved["labels"], saved["confusion"], names, made)
+        _check(snapshot)
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise DataError(f"{path} is damaged ({error}): delete it, the report is then drawn without it") from error
+    return snapshot
+
+
+def _check(snapshot: Snapshot) -> None:
+    """Refuse arrays that don't belong together."""
+    classes, vectors, labels = len(snapshot.class_names), snapshot.projections, snapshot.labels
+    counts = snapshot.confusion
+    whole = labels.ndim == 1 and vectors.ndim == 2 and len(vectors) == len(labels) and counts.shape == (classes,) * 2
+    if not whole or vectors.dtype.kind != "f" or labels.dtype.kind != "i" or counts.dtype.kind != "i":
+        raise ValueError("its arrays have other shapes or types than nncsl writes")
+    if (counts < 0).any() or (len(labels) and not 0 <= labels.min() <= labels.max() < classes):
+        raise ValueError("it counts classes that are not there")
+    for label, images in snapshot.samples.items():
+        if not 0 <= label < classes or images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3):
+            raise ValueError("its images are none")
 
 
 def balanced(labels: np.ndarray, most: int) -> np.ndarray:

@@ -33,7 +33,7 @@ def summarize(state: RunState, config: Config) -> dict[str, Any]:
         "images_per_second": state.images / max(state.seconds, 1e-9),
         "peak_memory": state.peak_memory,
         "kept": ledger.fullest(state.kept.values()),
-        **({"keep": parse_bytes(config.keep, "keep")} if config.keep else {}),
+        **({"keep": parse_bytes(config.keep, "keep", least=0)} if config.keep else {}),
         "kept_by_task": [ledger.with_total(parts) for _, parts in sorted(state.kept.items())],
         "seed": config.seed,
         "versions": versions(),

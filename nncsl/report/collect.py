@@ -1,20 +1,19 @@
 """Run folders, finished or not, as plain records."""
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from nncsl import metrics
-from nncsl.config import renamed
-from nncsl.errors import UserError
+from nncsl.config import Config, build, ranges, renamed
+from nncsl.errors import UserError, shown
+from nncsl.files import LARGEST_TEXT, check_regular, read_text
 from nncsl.record import checksums
+from nncsl.record.folder import read_json, read_tasks
 from nncsl.record.journal import read_lines
 
+_LARGEST = 1e18
 _NOT_CURVES = ("kind", "task", "epoch", "lr", "images_per_second", "unlabeled_accuracy", "phase")
 
 
@@ -85,7 +84,7 @@ class RunRecord:
         """(epochs since the run began, value) for every epoch that recorded a finite one."""
         # A method with several phases may have more epochs in a task than are configured.
         each = max([int(self.config["epochs"]), *(line["epoch"] + 1 for line in self.epochs)])
-        known = [line for line in self.epochs if math.isfinite(line.get(name, math.nan))]
+        known = [line for line in self.epochs if _is_number(line.get(name))]
         return [(line["task"] * each + line["epoch"] + 1, line[name]) for line in known]
 
 
@@ -95,22 +94,22 @@ def collect(folder: Path) -> RunRecord:
         raise UserError(f"{folder} is not a folder: expected the folder of a run, e.g. one below runs/")
     if not (folder / "config.yaml").exists():
         raise UserError(f"{folder} is not a run: no config.yaml in it; expected a folder that `nncsl train` wrote")
-    config = _read(folder, "config.yaml", yaml.safe_load)
-    if not isinstance(config, Mapping) or not {"method", "dataset", "epochs", "tasks"} <= set(config):
-        raise UserError(f"{folder / 'config.yaml'} is not the configuration of a run: method or dataset is missing")
+    config = _config(folder)
     lines = read_lines(folder)
-    tasks = _read(folder, "tasks.json", json.loads) or {"tasks": []}
-    summary = _read(folder, "summary.json", json.loads)
-    command = _read(folder, "command.txt", str.strip)
+    recorded = read_tasks(folder) if (folder / "tasks.json").exists() else {"tasks": []}
+    tasks = recorded["tasks"]
+    summary = _summary(folder) if (folder / "summary.json").exists() else None
+    command = _command(folder) if (folder / "command.txt").exists() else None
     done = [line for line in lines if line["kind"] == "task"]
     progress = _progress(folder) if summary is None else summary
+    _check_accuracies(folder, [line.get("accuracy") for line in done], [line.get("seen_accuracy") for line in done])
     return RunRecord(
         folder=folder,
-        config=renamed(config),
-        tasks=tuple(tuple(task["classes"]) for task in tasks["tasks"]),
-        labeled=tuple(len(task["labeled"]) for task in tasks["tasks"] if "labeled" in task),
-        unlabeled=tuple(task.get("unlabeled_images", 0) for task in tasks["tasks"]),
-        left_out=tuple(tasks.get("left_out", ())),
+        config=config,
+        tasks=tuple(tuple(task["classes"]) for task in tasks),
+        labeled=tuple(len(task["labeled"]) for task in tasks),
+        unlabeled=tuple(task.get("unlabeled_images", 0) for task in tasks),
+        left_out=tuple(map(str, recorded.get("left_out", ()))),
         epochs=tuple(line for line in lines if line["kind"] == "epoch"),
         matrix=tuple(map(tuple, summary["accuracy_matrix"] if summary else (line["accuracy"] for line in done))),
         seen=tuple(summary["seen_accuracy"] if summary else (line["seen_accuracy"] for line in done)),
@@ -131,17 +130,57 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _read(folder: Path, name: str, parse: Any) -> Any:
-    """The parsed file, None if there is none."""
-    path = folder / name
-    if not path.exists():
-        return None
-    checksums.check(folder, name)
-    try:
-        return parse(path.read_text())
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{path} can't be read ({reason}): is this the folder of a run, and undamaged?") from error
+def _config(folder: Path) -> dict[str, Any]:
+    """The settings as they were written, also by a version that had others; what the report counts with is checked."""
+    path = folder / "config.yaml"
+    check_regular(path, LARGEST_TEXT)
+    checksums.check(folder, path.name)
+    config = build.parse_yaml(read_text(path), f"{path} is damaged, copy the run anew: it")
+    if not isinstance(config, Mapping) or not {"method", "dataset", "epochs", "tasks"} <= set(config):
+        raise UserError(f"{path} is not the configuration of a run: method or dataset is missing")
+    settings = {str(key): value for key, value in renamed(config).items()}
+    rows = ranges.rows_of(Config)
+    for key, kind in (("method", str), ("dataset", str), ("epochs", int), ("tasks", int), ("seed", int)):
+        value = settings.get(key, getattr(Config, key, None))
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise UserError(f"{path} is damaged: {key}={shown(value)}, expected {kind.__name__}")
+        ranges.check_value(rows[key], value, f"{path}: {key}")
+    return settings
+
+
+def _command(folder: Path) -> str:
+    check_regular(folder / "command.txt", LARGEST_TEXT)
+    checksums.check(folder, "command.txt")
+    return read_text(folder / "command.txt").strip()
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    """What a run wrote when it ended."""
+    path = folder / "summary.json"
+    summary = read_json(folder, path.name)
+    if not isinstance(summary, dict):
+        raise UserError(f"{path} is damaged: expected a mapping; copy the run anew")
+    _check_accuracies(path, summary.get("accuracy_matrix"), summary.get("seen_accuracy"))
+    memory, versions = summary.get("peak_memory", {}), summary.get("versions", {})
+    numbers = [summary.get("seconds", 0), summary.get("images_per_second", 0)]
+    numbers += memory.values() if isinstance(memory, dict) else [None]
+    if not all(map(_is_number, numbers)) or not isinstance(versions, dict):
+        raise UserError(f"{path} is damaged: times, sizes or versions are none; copy the run anew")
+    return summary
+
+
+def _check_accuracies(path: Path, matrix: Any, seen: Any) -> None:
+    """Refuse what is not a row of percentages for each task, and a percentage for each."""
+    rows = [*matrix, seen] if isinstance(matrix, list) else [None]
+    if not all(isinstance(row, list) and all(each is None or _is_number(each) for each in row) for row in rows):
+        raise UserError(f"{path} is damaged: expected rows of accuracies; copy the run anew")
+    if len(seen) != len(matrix) or any(len(row) != len(matrix[0]) or len(row) < len(matrix) for row in matrix):
+        raise UserError(f"{path} is damaged: its accuracies are not one for each task; copy the run anew")
+
+
+def _is_number(value: Any) -> bool:
+    """Whether this is a number that can be drawn."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
 
 
 def _progress(folder: Path) -> dict[str, Any]:
@@ -152,5 +191,6 @@ def _progress(folder: Path) -> dict[str, Any]:
     from nncsl.record import checkpoint
 
     state = checkpoint.load(path)["state"]
-    rate = state["images"] / max(state["seconds"], 1e-9)
-    return {"seconds": state["seconds"], "images_per_second": rate, "peak_memory": state["peak_memory"]}
+    with checkpoint.understood(path):
+        rate = state["images"] / max(state["seconds"], 1e-9)
+        return {"seconds": state["seconds"], "images_per_second": rate, "peak_memory": dict(state["peak_memory"])}

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import zipfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from nncsl import files
 from nncsl.errors import UserError
+from nncsl.record import archives
 from nncsl.record.snapshots import Snapshot, balanced
 
 _MOST = 800  # points: a few seconds on one core, and more would hide each other
@@ -24,7 +24,7 @@ def embedding(folder: Path, task: int, snapshot: Snapshot) -> tuple[np.ndarray, 
         return None
     key = hashlib.sha256(_RECIPE + vectors.tobytes()).hexdigest()
     path = folder / "snapshots" / f"task-{task + 1}-tsne.npz"
-    points = _cached(path, key)
+    points = _cached(path, key, len(vectors))
     if points is None:
         points = _tsne(vectors)
         image = io.BytesIO()
@@ -41,9 +41,10 @@ def _tsne(vectors: np.ndarray) -> np.ndarray:
     return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(vectors).astype(np.float32)
 
 
-def _cached(path: Path, key: str) -> np.ndarray | None:
+def _cached(path: Path, key: str, count: int) -> np.ndarray | None:
     try:
-        with np.load(path, allow_pickle=False) as saved:
-            return saved["points"] if str(saved["key"]) == key else None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        saved = archives.read_arrays(path, ("key", "points"))
+    except UserError:
         return None
+    points = saved["points"]
+    return points if str(saved["key"]) == key and points.shape == (count, 2) and points.dtype == np.float32 else None

@@ -56,12 +56,14 @@ class Trained(NamedTuple):
 def reopen(folder: Path) -> Trained:
     """Return the method and state of the run in ``folder``."""
     config = run_folder.read_config(folder)
-    saved = checkpoint.load(folder / "checkpoint" / "state.pt")
+    path = folder / "checkpoint" / "state.pt"
+    saved = checkpoint.load(path)
     source, tasks = earlier.open_run(folder, config)
     device = find_device(config.device)
-    state = RunState.unpack(saved["state"])
-    method = methods.rebuild(config, source.num_classes).to(device)
-    methods.restore(method, saved, tasks, state)
+    with checkpoint.understood(path):
+        state = RunState.unpack(saved["state"])
+        method = methods.rebuild(config, source.num_classes).to(device)
+        methods.restore(method, saved, tasks, state)
     return Trained(config, state, source, tasks, method, device)
 
 

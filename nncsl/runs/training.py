@@ -17,7 +17,7 @@ from nncsl.distributed import Ranks
 from nncsl.errors import ConfigError, UserError
 from nncsl.exchange import RankLostError
 from nncsl.featurebank.errors import BankError
-from nncsl.planner import duration, keeping
+from nncsl.planner import duration, estimates, keeping
 from nncsl.record import checkpoint, checksums, earlier, introduction
 from nncsl.record import folder as run_folder
 from nncsl.record import summary as summaries
@@ -61,6 +61,7 @@ def start(
         return resume(folder, [], quiet=quiet, report=report, tensorboard=tensorboard)
     config = run_folder.with_absolute_paths(methods.settled(config))
     device = find_device(config.device)
+    estimates.check_network(config)
     if ranks.writes:
         print(f"reading {config.dataset} ...", flush=True)
     source, tasks = ranks.in_turn(lambda: open_data(config))
@@ -68,6 +69,7 @@ def start(
     config = methods.with_outputs(config, source.num_classes)
 
     def begin() -> tuple[Config, Path, int]:
+        estimates.check_bank(config, source.num_classes, tasks, folder or Path())
         new = run_folder.new_folder(folder, config)
         owner.take(new)
         run_folder.new_folder(new, config)  # again, now that nobody else can train in it
@@ -247,5 +249,7 @@ def _saved(folder: Path, config: Config) -> dict[str, Any]:
     saved = checkpoint.load(folder / "checkpoint" / "state.pt")
     if saved["format"] != checkpoint.FORMAT:
         raise ConfigError(f"{folder} was begun by an older nncsl: continue it with that one, or start a new run")
-    run_folder.refuse_changes(folder / "checkpoint", build.plain(configs.recorded(saved["config"])), config)
+    with checkpoint.understood(folder / "checkpoint" / "state.pt"):
+        started = build.plain(configs.recorded(saved["config"]))
+    run_folder.refuse_changes(folder / "checkpoint", started, config)
     return saved

@@ -60,7 +60,8 @@ class BankTeacher(Teacher):
                 residency=self._config.bank_residency,
                 device=self._where,
             )
-            if (self._bank.manifest.views or {}).get("policy") != self._config.views.fingerprint():
+            views = self._bank.manifest.views
+            if not isinstance(views, dict) or views.get("policy") != self._config.views.fingerprint():
                 raise UserError(
                     f"{self._around.folder / 'bank'} holds features of views that this version of nncsl renders "
                     "otherwise: finish the run with the version that began it, or start it anew"

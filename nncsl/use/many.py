@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from nncsl.errors import DataError
+from nncsl.terminal import Screen
 from nncsl.use.model import By, Model, Predictions
 
 
@@ -24,7 +24,7 @@ class Batch(NamedTuple):
 
 def predicted(model: Model, files: Sequence[Path], by: By) -> Iterator[Batch]:
     """Give the predictions for all files, in their order."""
-    console = Console(stderr=True)
+    console = Screen(stderr=True)
     bar = Progress(
         BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console, disable=not console.is_terminal
     )

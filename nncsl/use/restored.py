@@ -41,15 +41,18 @@ class Restored(NamedTuple):
 def restore(folder: Path, device: str = "auto") -> Restored:
     """Return the method in eval mode, and what is known of its classes."""
     config = run_folder.read_config(folder)
-    saved = checkpoint.load(folder / "checkpoint" / "state.pt")
-    state, lines = RunState.unpack(saved["state"]), run_folder.read_tasks(folder)["tasks"]
+    path = folder / "checkpoint" / "state.pt"
+    saved, lines = checkpoint.load(path), run_folder.read_tasks(folder)["tasks"]
+    with checkpoint.understood(path):
+        state = RunState.unpack(saved["state"])
     tasks = run_folder.recorded_tasks(lines, sum(len(line["classes"]) for line in lines), np.zeros(0, np.int64))
     trained = state.trained(len(tasks))
     if not trained:
         raise UserError(f"{folder} has not been trained yet: it can't predict anything")
     where = runs.find_device(device)
-    method = methods.rebuild(config, tasks[0].num_classes).to(where)
-    methods.restore(method, saved, tasks, state)
+    with checkpoint.understood(path):
+        method = methods.rebuild(config, tasks[0].num_classes).to(where)
+        methods.restore(method, saved, tasks, state)
     names = _class_names(folder, config, state, method)
     return Restored(folder, config, state, method.eval(), where, names, tuple(sorted(tasks[trained - 1].seen)))
 

@@ -7,9 +7,6 @@ from typing import Any
 from nncsl import files
 from nncsl.use.model import Predictions
 
-# A spreadsheet takes cells that begin like this for formulas and executes them; file and class names are anybody's.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
 
 def lines(names: Iterable[Path], found: Predictions, top: int) -> Iterator[str]:
     """Give a line per image: its name, the most probable classes, and below it the neighbors that decided."""
@@ -24,11 +21,11 @@ def rows(names: Iterable[Path], found: Predictions, top: int) -> list[dict[str, 
     """Return a row per image: image, class_1, probability_1, ... and neighbor_1, neighbor_1_class, ..._weight."""
     made = []
     for number, (name, best) in enumerate(zip(names, found.top(top), strict=True)):
-        row: dict[str, Any] = {"image": harmless(str(name))}
+        row: dict[str, Any] = {"image": str(name)}
         for place, (each, probability) in enumerate(best, 1):
-            row |= {f"class_{place}": harmless(each), f"probability_{place}": f"{probability:.6f}"}
+            row |= {f"class_{place}": each, f"probability_{place}": f"{probability:.6f}"}
         for place, near in enumerate(found.neighbors[number] if found.neighbors is not None else (), 1):
-            row |= {f"neighbor_{place}": near.id, f"neighbor_{place}_class": harmless(near.name)}
+            row |= {f"neighbor_{place}": near.id, f"neighbor_{place}_class": near.name}
             row |= {f"neighbor_{place}_weight": f"{near.weight:.6f}"}
         made.append(row)
     return made
@@ -37,8 +34,3 @@ def rows(names: Iterable[Path], found: Predictions, top: int) -> list[dict[str, 
 def write(path: Path, made: Sequence[dict[str, Any]]) -> None:
     """Write rows as csv, beside and renamed."""
     files.write_table(path, made, list(dict.fromkeys(["image", *(name for row in made for name in row)])))
-
-
-def harmless(text: str) -> str:
-    """Return the text with an apostrophe before it, which spreadsheets hide, where they would execute it."""
-    return f"'{text}" if text.startswith(_FORMULA) else text

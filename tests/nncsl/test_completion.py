@@ -147,3 +147,12 @@ def test_without_shtab_the_command_says_what_to_install(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == 2 and not done.stdout
     assert 'pip install "nncsl[completion]"' in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_name_can_not_execute_anything(monkeypatch):
+    """Data sets and methods of one's own may have any name."""
+    monkeypatch.setitem(METHODS, "$(touch owned)", METHODS["er"])
+    monkeypatch.setitem(SOURCES, "`id`", SOURCES["digits"])
+    for shell in ("bash", "zsh", "fish"):
+        made = completion.script(shell, cli.build_parser())
+        assert "touch owned" not in made and "`id`" not in made and "er-ace" in made

@@ -178,10 +178,10 @@ def test_with_no_epochs_given_it_takes_about_the_steps_of_others(small, make_run
 def test_refusals(small, make_run):
     for setting, words in [
         ("own.epochs=250", "own.epochs=250: expected a power of two"),
-        ("own.epochs=-2", "own.epochs=-2: expected a power of two"),
+        ("own.epochs=-2", "own.epochs=-2: expected 0 or more"),
         ("own.batch=2", "own.batch=2: expected 3 or more"),
         ("own.cutmix=1.5", "own.cutmix=1.5: expected a number from 0 to 1"),
-        ("own.clip=0", "own.clip=0.0: expected numbers above 0"),
+        ("own.clip=0", "own.clip=0.0: expected a number above 0"),
     ]:
         with pytest.raises(ConfigError, match=words):
             config.load("digits", map(build.parse_assignment, ["method=gdumb", setting]))

@@ -396,7 +396,7 @@ def test_both_players_have_the_right_shapes(size, channels, blocks):
     [
         (("views.large.size=12",), "views.large.size=12.*8, 16, 32"),
         (("views.large.size=2",), "views.large.size=2: "),
-        (("own.d_steps=0",), "own: d_steps=0: expected 1 or more"),
+        (("own.d_steps=0",), "own.d_steps=0: expected 1 or more"),
         (("own.made_share=1.5",), "made_share=1.5"),
         (("own.replay=[0.3,0.2]",), "two rising ones"),
         (("own.optimizer=lars",), "own.optimizer='lars': expected one of plain, adam"),

@@ -11,7 +11,7 @@ from PIL import Image
 
 import nncsl
 from nncsl import cli
-from nncsl.use import table
+from nncsl.files import harmless
 
 
 def predict(*words):
@@ -94,4 +94,4 @@ def test_a_spreadsheet_executes_nothing(trained, files, tmp_path, monkeypatch, c
     assert cli.main(["predict", str(trained()), "=1+1.png", "+x.png", "@sum.png", "plain.png", "--csv", "t.csv"]) == 0
     names = [row["image"] for row in csv.DictReader((tmp_path / "t.csv").open())]
     assert names == ["'=1+1.png", "'+x.png", "'@sum.png", "plain.png"]
-    assert table.harmless("-1") == "'-1"
+    assert harmless("-1") == "'-1"
