@@ -19,9 +19,17 @@ _TEMPERATURE = above(0, 10_000)
 _EPOCHS = at_least(1, 1_000_000)
 
 _DATA = {
-    "dataset": Setting("the images: a data set's name, or folder:PATH for your own", path=True),
-    "tasks": Setting("how many tasks the classes are divided into, evenly", at_least(1, 100_000)),
-    "labels": Setting("how many images have labels: 0.8%, 4/class, one of these for each task, or a file of indices"),
+    "dataset": Setting("the images: a data set's name, or your own: folder:PATH, csv:FILE, hf:PATH", path=True),
+    "tasks": Setting(
+        "how many tasks the classes are divided into, as evenly as they go; or task_sizes as a list",
+        at_least(1, 100_000),
+    ),
+    "task_sizes": Setting(
+        "how many classes each task has (default: as even as they go)", at_least(1, _COUNT), "classes"
+    ),
+    "labels": Setting(
+        "how many images have labels: 0.8%, 4/class, one of these for each task, or a file that names them"
+    ),
     "data_dir": Setting("the folder that holds the data set", path=True),
     "cache_dir": Setting("where decoded images are kept (default: the user's cache)", path=True),
     "cache_short_side": Setting(
@@ -31,6 +39,10 @@ _DATA = {
     "class_order": Setting("the classes in the order of the tasks (default: ascending)", at_least(0, _COUNT)),
     "test_fraction": Setting("what part of each class is set aside for testing, where there is no test folder", _PART),
     "verify_data": Setting("compare data files with their published checksums"),
+    "skip_unreadable": Setting("leave out images that can't be decoded, instead of stopping"),
+    "max_pixels": Setting(
+        "of an image file, before it is made smaller; Pillow reads no larger ones", at_least(1, 178_956_970), "pixels"
+    ),
     "unlabeled_fraction": Setting("what part of each task's images without labels is used", _SHARE),
     "views": Setting("what a step sees of an image: views.*"),
 }
@@ -40,6 +52,7 @@ _MEMORY = {
         "which labeled images are remembered: any, or those nearest to the mean of their class"
     ),
     "unlabeled_memory": Setting("images without labels that are remembered besides", at_least(0, _COUNT), "images"),
+    "keep": Setting("bytes kept between tasks and beside the student, e.g. 40MB: memory and bank are chosen to fit"),
 }
 _TEACHER = {
     "method": Setting("what learns; `nncsl methods` lists them all"),
@@ -84,6 +97,9 @@ _OPTIMIZATION = {
 }
 _MACHINE = {
     "network": Setting("the network: network.*"),
+    "head_outputs": Setting(
+        "of the linear head, room for classes that come later; 0: up to the next power of ten", at_least(0, 10_000_000)
+    ),
     "precision": Setting("in which the network computes"),
     "memory_budget": Setting(
         "how much memory a run may take, 1MB or more, e.g. 2GB; micro-batches and more are chosen to fit"
@@ -109,6 +125,15 @@ _NETWORK = {
     "hidden": Setting("of the projector's hidden layers", at_least(1, 1_000_000), "units"),
     "projection": Setting("length of a projection, which the bank stores", at_least(1, 65_536), "numbers"),
     "stem_padding": Setting("of the small stem's convolution", at_least(0, 64), "pixels"),
+    "backbone": Setting(
+        "residual (as above), resnet18, resnet34, resnet50, wide_resnet50_2, timm:NAME or module:function"
+    ),
+    "weights": Setting(
+        "a file of the backbone's weights: .safetensors, or what torch loads without running code", path=True
+    ),
+    "weights_sha256": Setting("of that file; filled in when a run starts"),
+    "frozen": Setting("the backbone stays as it is; steps then train from stored features"),
+    "backbone_lr": Setting("factor on the backbone's rate", above(0, 1e6)),
 }
 _VIEWS = {
     "large": Setting("large views: views.large.*"),
@@ -154,6 +179,10 @@ _XDER = {
     "margin": Setting("by how much", at_least(0, 1000)),
     "past_constraint": Setting("keep past probabilities below the present ones as well"),
     "shrink": Setting("size of the largest renewed output that would exceed the label's, as a part of that", _PART),
+}
+_DSGD = {
+    "steps": Setting("of a walk among the remembered images", at_least(1, 1000), "steps"),
+    "restart": Setting("how likely each goes back to where the walk began", Range(0, 1, open_high=True)),
 }
 _LWF = {
     "strength": Setting("weight of distillation; 0: none", _WEIGHT),
@@ -223,6 +252,7 @@ TABLE: dict[str, dict[str, Setting]] = {
     "SupervisedSettings": _SUPERVISED,
     "DERppSettings": _DERPP,
     "XDERSettings": _XDER,
+    "DSGDSettings": _DSGD,
     "ICaRLSettings": {"nesterov": Setting("SGD with Nesterov's momentum, which needs own.momentum")},
     "LwFSettings": _LWF,
     "OEWCSettings": _OEWC,

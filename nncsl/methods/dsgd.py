@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nncsl.config import Config
-from nncsl.errors import ConfigError
 from nncsl.methods.base import Step
 from nncsl.methods.distillation import Seen, of_replay
 from nncsl.methods.nncsl import NNCSL
@@ -21,12 +20,6 @@ class DSGDSettings:
 
     steps: int = 3
     restart: float = 0.2
-
-    def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ConfigError(f"own.steps={self.steps}: expected 1 or more, or there is no structure to compare")
-        if not 0 <= self.restart < 1:
-            raise ConfigError(f"own.restart={self.restart}: expected a number from 0 to under 1")
 
 
 class DSGD(NNCSL):
