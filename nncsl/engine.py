@@ -264,7 +264,8 @@ def seen_accuracy(run: Run, method: Method, task: Task) -> float | None:
 def measure(run: Run, method: Method, state: RunState, task: Task) -> None:
     """Add a row to the accuracy matrix, the accuracy over seen classes, and how well the next task is known already."""
     source, policy, track = run.source, run.config.views, run.reporter.track
-    scores, labels = evaluation.test_scores(method, source, policy, run.device, run.ranks, track)
+    # All outputs: what is known of a task ahead must not depend on how many tasks were known of.
+    scores, labels = evaluation.output_scores(method, source, policy, run.device, run.ranks, track)
     seen = torch.from_numpy(task.seen_mask(scores.shape[1]))
     state.accuracy_matrix.append(evaluation.accuracy_by_task(scores, labels, run.tasks, seen))
     accuracy, predicted = evaluation.seen_accuracy(scores, labels, run.tasks[: task.index + 1])

@@ -102,6 +102,19 @@ def test_scores(
     track: Track = unseen,
 ) -> tuple[Tensor, Tensor]:
     """Return the method's scores [n, C] over all classes and the labels [n] of the whole test set."""
+    scores, labels = output_scores(method, source, policy, device, ranks, track)
+    return scores[:, : source.num_classes], labels
+
+
+def output_scores(
+    method: Method,
+    source: Source,
+    policy: ViewPolicy,
+    device: torch.device,
+    ranks: Ranks = ALONE,
+    track: Track = unseen,
+) -> tuple[Tensor, Tensor]:
+    """Return the same over all outputs of the head, also those that are for classes yet unknown."""
     everything = np.arange(len(source.test))
     scores = answers(method, source.test, everything, policy, device, lambda m, x: m.predict(x), ranks, track)
     return scores, torch.from_numpy(source.test_labels)

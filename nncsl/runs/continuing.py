@@ -183,7 +183,7 @@ def brought_forward(
         methods.begin_again(like, tasks, state)
         saved = saved | {"method": grown(saved["method"], like.state_dict(), *outputs)}
     methods.restore(method, saved, tasks, state)
-    scores, labels = evaluation.test_scores(method, source, config.views, device)
+    scores, labels = evaluation.output_scores(method, source, config.views, device)
     state.ahead.append(evaluation.accuracy_ahead(scores, labels, new[0]))
     state.accuracy_matrix = [row + [0.0] * len(new) for row in state.accuracy_matrix]  # unseen: never predicted
     return method, state
