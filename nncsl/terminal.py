@@ -17,6 +17,7 @@ from rich.table import Table
 
 T = TypeVar("T")
 _PATIENCE = 0.5  # seconds: a step that ends within it is kept, a longer one is thrown away
+_FAREWELL = 1.0  # seconds that the main thread has to end by itself after a second Ctrl-C
 
 
 class Phase(Protocol):
@@ -189,7 +190,7 @@ class Interruption:
                     "Ctrl-C again ends at once"
                 )
             elif found[0] == signal.SIGINT:
-                self._heard.settimeout(_PATIENCE)
+                self._heard.settimeout(_FAREWELL)
                 with suppress(TimeoutError):
                     if not self._heard.recv(1):
                         return  # the main thread has ended the block

@@ -57,8 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     # GNU OpenMP's threads wait for each other in a busy loop, by default for so long that a core shared with another
     # process loses most of its time to it. Read when torch is loaded, which no command has done yet.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM)
     try:
-        if threading.current_thread() is threading.main_thread():
+        if main_thread:
             signal.signal(signal.SIGTERM, _terminated)  # the loop over steps has its own way
         arguments = build_parser().parse_args(argv)
         arguments.typed = shlex.join(["nncsl", *(sys.argv[1:] if argv is None else argv)])
@@ -72,6 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("nncsl: interrupted", file=sys.stderr)
         return 130
+    finally:
+        if main_thread:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _terminated(*_: object) -> None:
