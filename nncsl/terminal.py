@@ -22,6 +22,7 @@ from nncsl.errors import visible
 
 T = TypeVar("T")
 _PATIENCE = 0.5  # seconds: a step that ends within it is kept, a longer one is thrown away
+_FAREWELL = 1.0  # seconds that the main thread has to end by itself after a second Ctrl-C
 
 # Letters: of a terminal too narrow for bars, of a bar, of "1234/5678" and a time, of a column "task 12".
 _NARROW, _BAR, _COUNT, _COLUMN = 80, 24, 20, 10
@@ -328,7 +329,7 @@ class Interruption:
                     "Ctrl-C again ends at once"
                 )
             elif found[0] == signal.SIGINT:
-                self._heard.settimeout(_PATIENCE)
+                self._heard.settimeout(_FAREWELL)
                 with suppress(TimeoutError):
                     if not self._heard.recv(1):
                         return  # the main thread has ended the block

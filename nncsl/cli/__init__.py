@@ -66,8 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
+    main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM)
     try:
-        if threading.current_thread() is threading.main_thread():
+        if main_thread:
             signal.signal(signal.SIGTERM, _terminated)  # the loop over steps has its own way
         arguments = build_parser().parse_args(words)
         arguments.typed = shlex.join(["nncsl", *words])
@@ -84,6 +86,9 @@ def _run(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("nncsl: interrupted", file=sys.stderr)
         return 130
+    finally:
+        if main_thread:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _terminated(*_: object) -> None:

@@ -18,7 +18,7 @@ from nncsl.errors import UserError
 from nncsl.featurebank import BankError, FeatureBank, fingerprint
 from nncsl.methods.base import Asked, Method, Phase
 from nncsl.passes import inference_batch
-from nncsl.record import checkpoint
+from nncsl.record import checkpoint, checksums
 from nncsl.record.state import RunState
 from nncsl.steps.divergence import diverged
 from nncsl.teachers import Surroundings, Teacher, asked_keys
@@ -141,6 +141,7 @@ class BankTeacher(Teacher):
         finally:
             self._load(student)
         if self._ranks.writes:
+            checksums.forget(self._around.folder, f"{student.parent.name}/{student.name}")
             student.unlink()
 
     def _load(self, path: Path) -> None:
