@@ -66,7 +66,7 @@ def _listing_hash(files: tuple[Path, ...], short_side: int) -> str:
     digest = hashlib.sha256(f"{_FORMAT} {short_side}".encode())
     for file in files:
         status = file.stat()
-        digest.update(f"{file.parent.name}/{file.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+        digest.update(os.fsencode(f"{file.parent.name}/{file.name} {status.st_size} {status.st_mtime_ns}\n"))
     return digest.hexdigest()[:16]
 
 
