@@ -12,6 +12,7 @@ from nncsl.data import cifar, folders
 from nncsl.data.images import ArrayImages, ImageBatch, Images
 from nncsl.data.rng import permutation, stream_key
 from nncsl.errors import ConfigError, DataError, shown, suggestion
+from nncsl.files import expanded
 
 __all__ = ["SOURCES", "ImageBatch", "Images", "Source", "SourceOptions", "open_source"]
 
@@ -62,7 +63,7 @@ class Source:
 def open_source(name: str, options: SourceOptions) -> Source:
     """The data set of that name; ``folder:PATH`` is the user's own images."""
     if name.startswith("folder:"):
-        options = replace(options, data_dir=Path(name.removeprefix("folder:")).expanduser())
+        options = replace(options, data_dir=expanded(name.removeprefix("folder:")))
         return own_images(options)
     if name not in SOURCES:
         raise ConfigError(

@@ -104,7 +104,9 @@ def with_absolute_paths(config: Config) -> Config:
     """So that a run can be resumed from anywhere."""
     paths = {name: getattr(config, name) for name in ("data_dir", "cache_dir", "class_list")}
     paths["labels"] = config.labels if LabelBudget.parse(config.labels).file else None
-    absolute: dict[str, Any] = {name: str(Path(p).expanduser().resolve()) for name, p in paths.items() if p is not None}
+    absolute: dict[str, Any] = {
+        name: str(files.expanded(p, absolute=True)) for name, p in paths.items() if p is not None
+    }
     if config.dataset.startswith("folder:"):
-        absolute["dataset"] = f"folder:{Path(config.dataset.removeprefix('folder:')).expanduser().resolve()}"
+        absolute["dataset"] = f"folder:{files.expanded(config.dataset.removeprefix('folder:'), absolute=True)}"
     return replace(config, **absolute)
