@@ -233,6 +233,15 @@ def check_path(text: str, name: str) -> None:
         )
 
 
+def expanded(text: str, *, absolute: bool = False) -> Path:
+    """Return a path with ~ replaced by the home folder; absolute: and without links."""
+    try:
+        path = Path(text).expanduser()
+        return path.resolve() if absolute else path
+    except (RuntimeError, OSError) as error:  # nobody's home, or a link to itself
+        raise ConfigError(f"{shown(text)} is no usable path: {error}") from error
+
+
 def _reserve(file: BinaryIO, size: int) -> None:
     if not size or not hasattr(os, "posix_fallocate"):
         return

@@ -1,7 +1,6 @@
 """From a configuration to its data: opening, preparing, and checking that the protocol is possible on it."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from nncsl.data.sources import NO_CLASS, SOURCES, Source, SourceOptions, open_so
 from nncsl.data.tasks import Task, check_memory, split_tasks
 from nncsl.data.user_files import shown
 from nncsl.errors import ConfigError, DataError
+from nncsl.files import expanded
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ def source_options(config: Config) -> SourceOptions:
     """The part of the configuration that sources see; the short side leaves room for crops as 256 does for 224."""
     large = config.views.large.size
     return SourceOptions(
-        data_dir=Path(config.data_dir).expanduser() if config.data_dir else None,
-        cache_dir=Path(config.cache_dir).expanduser() if config.cache_dir else None,
+        data_dir=expanded(config.data_dir) if config.data_dir else None,
+        cache_dir=expanded(config.cache_dir) if config.cache_dir else None,
         short_side=config.cache_short_side or round(large * 256 / 224),
-        class_list=Path(config.class_list).expanduser() if config.class_list else None,
+        class_list=expanded(config.class_list) if config.class_list else None,
         test_fraction=config.test_fraction,
         verify=config.verify_data,
         skip_unreadable=config.skip_unreadable,
@@ -105,7 +105,7 @@ def prepare(config: Config) -> str:
     _check_name(config.dataset)
     version = {"cifar10": cifar.CIFAR10, "cifar100": cifar.CIFAR100}.get(config.dataset)
     if version is not None and config.data_dir is not None:
-        folder = Path(config.data_dir).expanduser()
+        folder = expanded(config.data_dir)
         if cifar.find(version, folder) is None:
             try:
                 folder.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from nncsl.data.listing import NO_CLASS, Found, ImageFile, published_order
 from nncsl.data.rng import permutation, stream_key
 from nncsl.data.user_files import shown
 from nncsl.errors import ConfigError, DataError, suggestion
+from nncsl.files import expanded
 
 __all__ = ["NO_CLASS", "SOURCES", "ImageBatch", "Images", "Source", "SourceOptions", "open_source"]
 
@@ -101,7 +102,7 @@ def unknown(name: str) -> ConfigError:
 def own_place(name: str) -> tuple[str, Path | None]:
     """Return kind and place of a user's own images, "" and None of any other data set: "folder:PATH" has both."""
     kind, colon, path = name.partition(":")
-    return (kind, Path(path).expanduser()) if colon and kind in OWN else ("", None)
+    return (kind, expanded(path)) if colon and kind in OWN else ("", None)
 
 
 def dataset_name(name: str) -> str:

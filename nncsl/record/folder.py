@@ -166,7 +166,9 @@ def with_absolute_paths(config: Config) -> Config:
     """So that a run can be resumed from anywhere; the file of a backbone's weights is known by its checksum besides."""
     paths = {name: getattr(config, name) for name in ("data_dir", "cache_dir", "class_list")}
     paths["labels"] = config.labels if LabelBudget.parse(config.labels).file else None
-    absolute: dict[str, Any] = {name: str(Path(p).expanduser().resolve()) for name, p in paths.items() if p is not None}
+    absolute: dict[str, Any] = {
+        name: str(files.expanded(p, absolute=True)) for name, p in paths.items() if p is not None
+    }
     kind, place = own_place(config.dataset)
     if place is not None:
         absolute["dataset"] = f"{kind}:{place.resolve()}"

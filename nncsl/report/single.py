@@ -159,15 +159,15 @@ def _accuracy(record: RunRecord) -> list[str]:
 
 def _recognition(record: RunRecord) -> list[str]:
     """Where the test images lie after the first and the last task, and what is taken for what."""
-    last = record.finished - 1
-    kept = {task: read_snapshot(record.folder, task) for task in dict.fromkeys([0, last]) if task >= 0}
-    drawn = []
-    for task, snapshot in kept.items():
-        if snapshot is not None:
-            drawn.append(_projections(record, task, snapshot))
-    if last >= 0 and (final := kept[last]) is not None:
-        drawn.append(_confusion(record, final))
-    return drawn
+    last, classes = record.finished - 1, sum(map(len, record.tasks))
+    found = {task: read_snapshot(record.folder, task) for task in dict.fromkeys([0, last]) if task >= 0}
+    kept = {task: snapshot for task, snapshot in found.items() if snapshot is not None}
+    if any(len(snapshot.class_names) != classes for snapshot in kept.values()):
+        raise UserError(
+            f"{record.folder}: snapshots and tasks.json name other classes, or one is missing; copy it anew"
+        )
+    drawn = [_projections(record, task, snapshot) for task, snapshot in kept.items()]
+    return [*drawn, _confusion(record, kept[last])] if last in kept else drawn
 
 
 def _projections(record: RunRecord, task: int, snapshot: Snapshot) -> str:

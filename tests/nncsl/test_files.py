@@ -48,3 +48,11 @@ def test_what_is_no_regular_file_is_not_replaced(tmp_path):
         with pytest.raises(UserError, match="not a regular file"):
             files.write_text(tmp_path / name, "text")
     assert (tmp_path / "pipe").is_fifo() and (tmp_path / "device").is_symlink()
+
+
+def test_paths_that_lead_nowhere_are_named(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UserError, match="no usable path"):
+        files.expanded(str(tmp_path / "loop"), absolute=True)
+    with pytest.raises(UserError, match="no usable path"):
+        files.expanded("~nobody-of-that-name/data")
