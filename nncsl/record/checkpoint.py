@@ -32,8 +32,8 @@ def load(path: Path) -> dict[str, Any]:
     """What :func:`save` wrote. Loading never executes code from the file."""
     if not path.exists():
         raise CheckpointError(f"{path.parent.parent} holds no checkpoint: nothing was saved yet, start the run again")
-    archives.check_stored(path, _LARGEST)
     try:
+        archives.check_stored(path, _LARGEST)
         state = torch.load(path, map_location="cpu", weights_only=True)
         _count(state)
     except Exception as error:
