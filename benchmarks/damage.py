@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -110,9 +111,7 @@ def prepare(folder: Path) -> None:
     for name, settings in (("ended", ()), ("stopped", ()), ("refreshed", ("bank_refresh_epochs=1",))):
         words = [word for each in (*SMALL, *settings) for word in ("--set", each)]
         arguments = ["train", "--quiet", "--no-report", "--out", str(folder / name), *words]
-        code, said = forked.done(
-            lambda arguments=arguments, stop=name != "ended": _train(arguments, stop), folder / f"{name}.log"
-        )
+        code, said = forked.done(partial(_train, arguments, name != "ended"), folder / f"{name}.log")
         if code not in (0, 130):
             raise RuntimeError(f"{name}: {said}")
 

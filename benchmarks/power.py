@@ -64,7 +64,7 @@ class Recorder:
         from nncsl.record import checkpoint
 
         sys.addaudithook(self._hear)
-        os.fsync = self._fsync
+        os.fsync = self._fsync  # type: ignore[assignment]
         save = checkpoint.save
 
         def acknowledged(path: Path, state: Any) -> None:

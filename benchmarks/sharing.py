@@ -19,6 +19,7 @@ import shutil
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from nncsl import cli
@@ -79,7 +80,7 @@ def both(folder: Path, seconds: float) -> str | None:
         log.unlink(missing_ok=True)
         saved = (run / "checkpoint" / "state.pt").exists()
         place = ["--resume", str(run)] if saved else ["--out", str(run), *SETTINGS]
-        children.append(forked.start(lambda place=place: cli.main(["train", "--quiet", "--no-report", *place]), log))
+        children.append(forked.start(partial(cli.main, ["train", "--quiet", "--no-report", *place]), log))
         time.sleep(seconds)
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     said = "".join(log.read_text() for log in logs)
