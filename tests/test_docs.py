@@ -45,6 +45,7 @@ NOT_RUN = {
     r"^(train|plan|data) .*imagenet100": "needs ImageNet, or minutes for its network",
     r"--device cuda": "needs a GPU",
     r"--ranks": "starts processes; test_ranks_end.py does",
+    r"^train .*backbone=resnet": "takes half a minute; use/test_backbones.py trains one",
 }
 
 
