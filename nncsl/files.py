@@ -33,10 +33,10 @@ def written_beside(target: Path, *, size: int = 0, advice: str = _ADVICE) -> Ite
 
     size: about as many bytes as will be written, for the message when the disk is full.
     """
+    if target.exists() and not target.is_file():  # root could rename over a device: /dev/null would be gone
+        raise UserError(f"{target} can't be written: it is there and not a regular file; choose another name")
     beside = target.with_name(f".{target.stem}.new{target.suffix}")  # the suffix stays: plotting libraries look at it
     try:
-        if target.exists() and not target.is_file():  # root could rename over a device: /dev/null would be gone
-            raise UserError(f"{target} can't be written: it is there and not a regular file; choose another name")
         target.parent.mkdir(parents=True, exist_ok=True)
         yield beside
         with beside.open("rb+") as file:  # Windows syncs only what could be written to
