@@ -47,10 +47,10 @@ def written_beside(
     size: about as many bytes as will be written, for the message when the disk is full. before_rename: hears of the
     file when it is complete and synced, and still has its other name.
     """
+    if target.exists() and not target.is_file():  # root could rename over a device: /dev/null would be gone
+        raise UserError(f"{target} can't be written: it is there and not a regular file; choose another name")
     beside = name_beside(target)
     try:
-        if target.exists() and not target.is_file():  # root could rename over a device: /dev/null would be gone
-            raise UserError(f"{target} can't be written: it is there and not a regular file; choose another name")
         make_folder(target.parent)
         os.close(os.open(beside, _NEW, 0o666))
         yield beside

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import traceback
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +29,23 @@ UNSHARE_MOUNTS, BIND, REMOUNT, READ_ONLY, RECURSIVE, PRIVATE = 0x20000, 4096, 32
 PREDICTED_PARTLY = 1
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
-ACTIVE = re.compile(r"""<[^>]*(src|href)=["']?(?!data:(,|image/png)|#)[a-z]+:|<script>alert|<img [^>]*onerror""")
+
+class _Active(HTMLParser):
+    """What a browser would fetch or execute in a page that should have everything inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            fetched = name in ("src", "href") and not (value or "").startswith(("data:image/png", "data:,", "#"))
+            if fetched or name.startswith("on"):
+                self.found.append(f"<{tag} {name}={value}>")
+
+    def handle_data(self, data: str) -> None:
+        if self.lasttag == "script" and "alert(1)" in data:
+            self.found.append(data[:80])
 
 
 class Outcome(NamedTuple):
@@ -197,11 +214,10 @@ def _judged(
 def _forged(inside: Path, table: str) -> str:
     """What a report or a csv file lets through that a browser or a spreadsheet would act upon; "" if all is well."""
     for page in [*inside.glob("*.html"), *inside.glob("run/report.html")]:
-        text = _text(page).replace("&lt;", "").replace("&gt;", "").replace("&quot;", "")
-        for found in re.finditer(
-            r"""<[^>]*(src|href)=["']?(?!data:(,|image/png)|#)[a-z]+:|<script>alert|<img [^>]*onerror""", text
-        ):
-            return f"{page.name} has {found[0][:80]!r}"
+        parser = _Active()
+        parser.feed(_text(page))
+        if parser.found:
+            return f"{page.name} has {parser.found[0][:80]!r}"
     for text in (table, *(_text(path) for path in inside.glob("*.csv"))):
         for row in csv.reader(text.splitlines()):
             for cell in row:

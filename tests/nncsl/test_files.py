@@ -1,6 +1,7 @@
 """Reading within bounds, and tables that no spreadsheet executes."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -44,9 +45,9 @@ def test_what_is_no_regular_file_is_not_replaced(tmp_path):
     """Written by root, /dev/null would become a file."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "device").symlink_to("/dev/null")
-    for name in ("pipe", "device"):
+    for path in (tmp_path / "pipe", tmp_path / "device", tmp_path, Path()):
         with pytest.raises(UserError, match="not a regular file"):
-            files.write_text(tmp_path / name, "text")
+            files.write_text(path, "text")
     assert (tmp_path / "pipe").is_fifo() and (tmp_path / "device").is_symlink()
 
 

@@ -12,7 +12,7 @@ from nncsl.errors import UserError
 from nncsl.report import views
 
 MARKUP = '"><img src=http://evil.example/x onerror=alert(1)><script>alert(1)</script>'
-ADDRESS = re.compile(r"""(?:src|href)=["']?(?!data:image/png;base64,|data:,|#)""")
+ADDRESS = re.compile(r"""(?:src|href)=(?!["'](?:data:image/png;base64,|data:,|#))""")
 
 
 @pytest.fixture
