@@ -63,9 +63,7 @@ def test_only_regular_files_of_a_bounded_size_are_read(bank, name, kind):
     refused(bank, name)
 
 
-@pytest.mark.parametrize(
-    "key", ["generation", "commit", "dim", "codec", "teacher", "dataset", "shards", "version"]
-)
+@pytest.mark.parametrize("key", ["generation", "commit", "dim", "codec", "teacher", "dataset", "shards", "version"])
 @pytest.mark.parametrize("put", [-1, 10**30, [1], {"a": 1}, "pq0\x1b"])
 def test_a_manifest_holds_what_a_bank_writes(bank, key, put):
     name = (bank / "CURRENT").read_text().split()[0]
