@@ -13,6 +13,7 @@ from nncsl.planner import imagined
 from nncsl.planner.sizes import Sizes
 
 _COPIES = 3  # of the weights: themselves, gradients, momentum
+_SMALL = 100_000_000  # bytes of a bank that is not worth an estimate: a full disk is noticed when it is written
 _KEY_BYTES = 18  # a row's image, slot, label and scale in the bank's files
 
 
@@ -53,7 +54,7 @@ def check_bank(config: Config, num_classes: int, tasks: tuple[Task, ...], folder
     asked = f"bank_views={config.bank_views}, bank_support_views={config.bank_support_views}"
     # When a task begins, and in a refresh, a new generation is written while the old one is still there.
     needed, free = 2 * max(rows) * each, shutil.disk_usage(_existing(folder)).free
-    if needed > free:
+    if needed > max(free, _SMALL):
         raise ConfigError(
             f"{asked}: the feature bank takes {needed / 1e9:,.1f} GB on disk while it is renewed ({size}), "
             f"{free / 1e9:,.1f} GB are free in {_existing(folder)}; use fewer views, or another --out"
