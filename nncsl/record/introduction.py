@@ -125,8 +125,9 @@ def _teacher(config: Config) -> str:
 
 
 def _pixels(source: Source) -> str:
-    _, height, width, channels = source.train.gather(np.zeros(1, np.int64)).pixels.shape
-    return f"the first of {width}x{height} px, {'color' if channels == 3 else 'gray'}"
+    last = np.array([len(source.train) - 1])  # the first ones of a continued run may be gone
+    _, height, width, channels = source.train.gather(last).pixels.shape
+    return f"one of them {width}x{height} px, {'color' if channels == 3 else 'gray'}"
 
 
 def _own(config: Config) -> bool:

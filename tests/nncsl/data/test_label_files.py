@@ -21,7 +21,9 @@ def read(tmp_path):
     def read(text, published=None, labels=LABELS, names=NAMES):
         (tmp_path / "list.txt").write_text(text)
         order = published_order(LISTING, np.arange(6), by_class=True)
-        return label_files.read(tmp_path / "list.txt", labels, names, published or Published(FILES, order)).tolist()
+        return label_files.read(
+            tmp_path / "list.txt", labels, range(len(names)), names, published or Published(FILES, order)
+        ).tolist()
 
     return read
 
@@ -90,4 +92,4 @@ def test_an_image_of_no_class_can_not_be_labeled(read):
 def test_a_pipe_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "list.txt")
     with pytest.raises(ConfigError, match="not a regular file"):
-        label_files.read(tmp_path / "list.txt", LABELS, NAMES, Published())
+        label_files.read(tmp_path / "list.txt", LABELS, (0, 1), NAMES, Published())

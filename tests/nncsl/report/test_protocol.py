@@ -36,6 +36,8 @@ def test_a_task_of_one_class_is_warned_of_on_top(runs, tmp_path):
     folder = shutil.copytree(runs["er-0"], tmp_path / "run")
     split = json.loads((folder / "tasks.json").read_text())
     split["tasks"][0]["classes"] = [1]
+    split["tasks"][1]["classes"].insert(0, 0)
+    (folder / "SHA256SUMS").unlink()  # a file is changed on purpose
     (folder / "tasks.json").write_text(json.dumps(split))
     top = report.write([folder]).read_text().split("<section")[0]
     assert "one class alone in task 1 (1)" in top

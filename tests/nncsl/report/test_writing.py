@@ -96,7 +96,7 @@ def test_many_classes_still_make_a_page(browser, runs, tmp_path, classes):
     shutil.copytree(runs["nncsl-0"], folder)
     (folder / "SHA256SUMS").unlink()  # files are changed on purpose
     each = classes // 5
-    tasks = [{"classes": list(range(i * each, (i + 1) * each))} for i in range(5)]
+    tasks = [{"classes": list(range(i * each, (i + 1) * each)), "labeled": []} for i in range(5)]
     (folder / "tasks.json").write_text(f'{{"tasks": {tasks}}}'.replace("'", '"'))
     labels = torch.arange(classes).repeat(8)
     vectors = torch.eye(classes)[labels] + 0.1 * torch.randn(
