@@ -151,16 +151,19 @@ class Outlook:
 
 def _narrow(config: Config, classes: int) -> Method:
     """Return the method around a network of few weights: only its schedule and its batches are asked for."""
-    return methods.build(replace(config, network=replace(config.network, width=1, hidden=1)), classes)
+    network = replace(config.network, backbone="residual", weights=None, frozen=False, width=1, hidden=1)
+    return methods.build(replace(config, network=network), classes)
 
 
 def _work(method: Method, task: Task, memory: Memory, test_images: int) -> Work:
     config = method.config
+    if not len(task.unlabeled):  # a task of the run that was continued: it is over, and its images are gone
+        return Work(0, 0.0, 0.0, 0.0)
     draws = Draws(task, memory, config)
     task = replace(task, steps=draws.steps_per_epoch, remembered=len(memory.ids))
     steps, views, training = 0, 0, 0.0
     between = _WITHOUT_GRADIENT * test_images * config.views.large.size**2
-    for number, phase in enumerate(method.phases(task)):
+    for number, phase in enumerate(methods.phases(method, task)):
         if type(method).begin is not Method.begin:
             methods.begin(method, number, phase, task)
         batch = method.draw(draws, Moment(number, 0, 0, 0))

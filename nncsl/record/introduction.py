@@ -100,6 +100,8 @@ def _tasks(tasks: Sequence[Task]) -> str:
 
 def _network(config: Config) -> str:
     network = config.network
+    if network.backbone != "residual":
+        return network.backbone + (", frozen" if network.frozen else "")
     text = f"width {network.width}, blocks {list(network.blocks)}, {network.stem} stem"
     full = _own(config) and network.width >= _FULL_WIDTH
     return text + ("; full width: a quicker one with --set network.width=16" if full else "")

@@ -162,7 +162,9 @@ def _recognition(record: RunRecord) -> list[str]:
     last, classes = record.finished - 1, sum(map(len, record.tasks))
     found = {task: read_snapshot(record.folder, task) for task in dict.fromkeys([0, last]) if task >= 0}
     kept = {task: snapshot for task, snapshot in found.items() if snapshot is not None}
-    if any(len(snapshot.class_names) != classes for snapshot in kept.values()):
+    # A run that was continued knew fewer classes before.
+    known = {task: len(snapshot.class_names) for task, snapshot in kept.items()}
+    if known.get(last, classes) != classes or max(known.values(), default=0) > classes:
         raise UserError(
             f"{record.folder}: snapshots and tasks.json name other classes, or one is missing; copy it anew"
         )

@@ -8,7 +8,9 @@ from nncsl.report.ledger import ledger_table
 
 def test_a_row_per_task_and_a_column_per_part(tmp_path):
     kept = ({"memory": 1280, "total": 1280}, {"memory": 2560, "bank": 1_400_000, "total": 1_402_560})
-    record = RunRecord(tmp_path, {}, (), (), (), (), None, None, {}, None, None, kept)
+    nothing = dict.fromkeys(("seconds", "images_per_second", "summary", "command"))
+    columns = dict.fromkeys(("tasks", "labeled", "unlabeled", "left_out", "epochs", "matrix", "seen"), ())
+    record = RunRecord(tmp_path, config={}, **columns, **nothing, memory={}, kept=kept)
     made = ledger_table(record)
     assert made.count("<tr>") == 3 and made.count("<th ") == 4
     assert made.index(">memory<") < made.index(">bank<") < made.index(">total<")
