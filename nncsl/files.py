@@ -31,6 +31,7 @@ _CJK_FONTS = (
     *("PingFang SC", "Hiragino Sans", "Apple SD Gothic Neo", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic"),
 )
 _LONGEST_TEXT = 4096
+_KIND = re.compile("^(folder|csv|hf):")  # of a data set, before its path
 _LONGEST_NAME = 255  # bytes of a file's name, on every common file system
 LARGEST_TEXT = 32 << 20  # bytes of a file that is read as a whole: configurations, journals, summaries
 # A spreadsheet takes cells that begin like this for formulas and executes them; file and class names are anybody's.
@@ -226,7 +227,8 @@ def check_text(text: str, name: str) -> None:
 
 def check_path(text: str, name: str) -> None:
     """Refuse a path that no file system takes, before anything is made of it."""
-    longest = max((len(part) for part in os.fsencode(text).split(b"/")), default=0)
+    path = _KIND.sub("", text)
+    longest = max((len(part) for part in os.fsencode(path).split(b"/")), default=0)
     if longest > _LONGEST_NAME:
         raise ConfigError(
             f"{name}={shown(text)}: a name in it has {longest} bytes, file systems take {_LONGEST_NAME}; shorten it"

@@ -80,9 +80,9 @@ def class_names(root: Path) -> tuple[str, ...]:
 
 def typical_short_side(root: Path) -> int | None:
     """Return the median short side, in pixels, of a few images of every class; None where no image can be read."""
-    inside = root / "train" if (root / "train").is_dir() else root
     found = []
     try:
+        inside = root / "train" if (root / "train").is_dir() else root
         for folder in sorted(path for path in inside.iterdir() if path.is_dir())[:_SAMPLED_CLASSES]:
             for image in _members(folder, Counter())[:_SAMPLED_IMAGES]:
                 with suppress(DataError):  # that one can't be read is said where all of them are

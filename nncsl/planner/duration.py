@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from nncsl import config as configs
@@ -157,7 +158,7 @@ def _narrow(config: Config, classes: int) -> Method:
 
 def _work(method: Method, task: Task, memory: Memory, test_images: int) -> Work:
     config = method.config
-    if not len(task.unlabeled):  # a task of the run that was continued: it is over, and its images are gone
+    if _is_over(task):
         return Work(0, 0.0, 0.0, 0.0)
     draws = Draws(task, memory, config)
     task = replace(task, steps=draws.steps_per_epoch, remembered=len(memory.ids))
@@ -183,6 +184,11 @@ def _work(method: Method, task: Task, memory: Memory, test_images: int) -> Work:
     return Work(steps, views / max(1, steps), training / max(1, steps), between)
 
 
+def _is_over(task: Task) -> bool:
+    """Whether it belongs to the run that was continued: then its labels are not known any more."""
+    return not len(task.unlabeled) or bool((task.labels < 0).any())
+
+
 def _memories(method: Method, tasks: Sequence[Task]) -> Iterator[Memory]:
     """Give the memory that each task may find, as large as it can be by then."""
     memory, config = Memory(), method.config
@@ -190,7 +196,8 @@ def _memories(method: Method, tasks: Sequence[Task]) -> Iterator[Memory]:
         before = memory
         if method.uses_memory:
             size = len(memory.ids) + len(task.labeled) if method.remembers_all else config.memory
-            memory = replay.update(memory, task.labeled, task.labels, sorted(task.seen), size, lambda label, ids: ids)
+            labels = np.resize(task.classes, len(task.labeled)) if _is_over(task) else task.labels
+            memory = replay.update(memory, task.labeled, labels, sorted(task.seen), size, lambda label, ids: ids)
             memory = replay.update_unlabeled(
                 memory, task.unlabeled, task.index + 1, config.unlabeled_memory, config.seed
             )

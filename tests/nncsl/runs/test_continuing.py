@@ -155,6 +155,7 @@ def test_wrong_uses_are_refused_before_anything_is_made(tmp_path, finished):
     facts = json.loads((older / "tasks.json").read_text())
     del facts["train_images"]
     (older / "tasks.json").write_text(json.dumps(facts))
+    (older / "SHA256SUMS").unlink()  # older versions have none
     refused("older nncsl", run=older)
     refused("is not a run", run=tmp_path)
     with pytest.raises(ConfigError, match="not empty"):
