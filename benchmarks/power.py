@@ -215,8 +215,9 @@ def campaign(folder: Path, orders: int, resumed: int, seed: int, every: int = 1)
     recorded = record(folder)
     expected = forked.learned(folder / "disk" / RUN)
     count = len(recorded.operations)
-    trained = set(dice.sample(range(count), min(resumed, count)))
-    for point in range(0, count + 1, every):
+    points = range(0, count + 1, every)
+    trained = set(dice.sample(points, min(resumed, len(points))))
+    for point in points:
         volume = Volume(recorded.operations[:point])
         required = max((where for at, where in recorded.acknowledged if at <= point), default=None)
         for order in range(orders + 1):

@@ -186,11 +186,12 @@ class OpenShard:
     """A shard as it was opened: its columns can be read even if it has been evicted meanwhile."""
 
     def __init__(self, path: Path):
-        self._file = path.open("rb", buffering=0)
-        with h5py.File(path, "r") as file:
+        with _opened(path) as file:
+            stored = {name: _stored(file, name) for name in file}
             self._columns = {
-                name: Layout(column.id.get_offset() or 0, column.shape, column.dtype) for name, column in file.items()
+                name: Layout(column.id.get_offset() or 0, column.shape, column.dtype) for name, column in stored.items()
             }
+        self._file = path.open("rb", buffering=0)
 
     def column(self, name: str) -> Array | None:
         """A whole dataset in memory, or None where the shard has none of that name."""

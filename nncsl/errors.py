@@ -24,7 +24,7 @@ class DataError(UserError):
     """A data file or folder is missing, corrupt or not usable."""
 
 
-class DamagedError(UserError):
+class DamagedError(DataError):
     """A file that was written whole is not any more; scripts can tell this from a mistyped path."""
 
     exit_code = 3

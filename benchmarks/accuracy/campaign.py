@@ -211,10 +211,11 @@ def _settings(recorded: Record) -> Config | None:
 
 
 def _comparable(settings: Config) -> Config:
+    """Without what a run fills in by itself, and where files lie."""
     network = settings.network
     if network.weights is not None:  # wherever they lie; their checksum is in the record
         network = replace(network, weights=Path(network.weights).name, weights_sha256=None)
-    return replace(settings, data_dir=None, cache_dir=None, device="auto", network=network)
+    return replace(settings, data_dir=None, cache_dir=None, device="auto", head_outputs=0, network=network)
 
 
 def _short(value: float | None) -> float | None:

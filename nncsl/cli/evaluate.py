@@ -24,18 +24,18 @@ def add(commands: Any) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    from rich.console import Console
+    from nncsl.terminal import Screen
 
     from nncsl.runs import evaluate
 
-    with Console(stderr=True).status(f"measuring {arguments.run_folder}"):  # seen on a terminal alone
+    with Screen(stderr=True).status(f"measuring {arguments.run_folder}"):  # seen on a terminal alone
         found = evaluate(Path(arguments.run_folder))
     if arguments.json:
         import json
 
         print(json.dumps(found, indent=2))
         return 0
-    Console().print(accuracy_table(found))
+    Screen().print(accuracy_table(found))
     return 0
 
 

@@ -1,6 +1,7 @@
 """``nncsl plan``: how long a run would take, and how it would fit into memory or into what it may keep."""
 
 import argparse
+import sys
 from typing import Any
 
 from nncsl.cli.settings import SETTINGS, add_settings, command, configuration
@@ -24,26 +25,26 @@ def add(commands: Any) -> None:
 def _plan(arguments: argparse.Namespace) -> int:
     import json
 
-    from rich.console import Console
-
     from nncsl import methods, planner
     from nncsl.data.catalog import open_data
     from nncsl.planner import keeping
     from nncsl.runs import find_device
-    from nncsl.terminal import Waiting
+    from nncsl.terminal import Screen, Waiting
 
     config = methods.settled(configuration(arguments))
     device = find_device(config.device)
-    with Waiting(Console(stderr=True)) as waiting:
-        if config.keep is not None:
-            config = keeping.within_keep(config, *open_data(config), waiting.say)
+    if config.keep is not None:
+        config = keeping.within_keep(
+            config, *open_data(config), lambda text: print(text, file=sys.stderr if arguments.json else sys.stdout)
+        )
+    with Waiting(Screen(stderr=True)) as waiting:
         plan = planner.without_training(config, device, waiting.say, waiting.note) if config.memory_budget else None
         chosen = planner.planned(config, plan) if plan else config
         time = planner.time_without_training(chosen, device, waiting.say)
     if arguments.json:
         print(json.dumps({**(planner.as_record(plan) if plan else {}), **time.record}, indent=2))
         return 0
-    console = Console()
+    console = Screen()
     if plan:
         planner.describe_plan(plan, console)
     console.print(time.table)

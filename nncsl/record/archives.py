@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from nncsl import files
-from nncsl.errors import DataError
+from nncsl.errors import DamagedError
 
 LARGEST_ARRAYS = 1 << 30  # bytes of a file of arrays that is read as a whole
 _BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError, MemoryError, RuntimeError)
@@ -23,9 +23,9 @@ def check_stored(path: Path, most: int) -> None:
         with zipfile.ZipFile(path) as archive:
             packed = [member.filename for member in archive.infolist() if member.compress_type != zipfile.ZIP_STORED]
     except _BROKEN as error:
-        raise DataError(f"{path} is damaged ({error}): copy the run anew") from error
+        raise DamagedError(f"{path} is damaged ({error}): copy the run anew") from error
     if packed:
-        raise DataError(f"{path} is not a file that nncsl wrote: {packed[0][:80]} is compressed; copy the run anew")
+        raise DamagedError(f"{path} is not a file that nncsl wrote: {packed[0][:80]} is compressed; copy the run anew")
 
 
 def read_arrays(path: Path, names: tuple[str, ...] | None = None, most: int = LARGEST_ARRAYS) -> dict[str, np.ndarray]:
@@ -36,7 +36,7 @@ def read_arrays(path: Path, names: tuple[str, ...] | None = None, most: int = LA
             listed = names if names is not None else tuple(n.removesuffix(".npy") for n in archive.namelist())
             return {name: _read(archive, f"{name}.npy") for name in listed}
     except _BROKEN as error:
-        raise DataError(f"{path} is damaged ({error}): copy the run anew") from error
+        raise DamagedError(f"{path} is damaged ({error}): copy the run anew") from error
 
 
 def _read(archive: zipfile.ZipFile, member: str) -> np.ndarray:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nncsl import files
-from nncsl.errors import DataError
+from nncsl.errors import DamagedError
 from nncsl.record import archives, checksums
 
 FOLDER = "snapshots"
@@ -80,7 +80,7 @@ def read_snapshot(folder: Path, task: int) -> Snapshot | None:
         snapshot = Snapshot(saved["projections"], saved["labels"], saved["confusion"], names, made)
         _check(snapshot)
     except (KeyError, ValueError, TypeError, IndexError) as error:
-        raise DataError(f"{path} is damaged ({error}): delete it, the report is then drawn without it") from error
+        raise DamagedError(f"{path} is damaged ({error}): delete it, the report is then drawn without it") from error
     return snapshot
 
 

@@ -139,7 +139,7 @@ def test_an_interrupted_run_goes_on(write, tmp_path, method):
 
 
 def test_a_failure_is_said_and_ends_with_an_error(write, capfd):
-    write(runs={"csl": {"method": "csl", "lr_peak": 1e30, "lr_start": 1e30}})
+    write(runs={"csl": {"method": "csl", "lr_peak": 1e8, "lr_start": 1e8}})
     assert accuracy.main(["run", "tiny", "--threads", "1"]) == 1
     assert "failed" in capfd.readouterr().out
 

@@ -99,7 +99,7 @@ def test_hidden_labels_do_not_reach_training(small, make_run):
 
 
 def test_divergence_stops_with_the_last_good_checkpoint(small, make_run):
-    prepared = make_run(small("lr_peak=1e30", "lr_start=1e30", "epochs=2"))
+    prepared = make_run(small("lr_peak=1e9", "lr_start=1e9", "epochs=2"))
     with pytest.raises(DivergenceError, match=r"task 1, epoch 1 .*snn.*lower --set lr_peak"):
         engine.train(prepared)
     saved = torch.load(prepared.checkpoint_path, weights_only=True)

@@ -18,6 +18,7 @@ from nncsl.cli import names
 from nncsl.config import load, presets
 from nncsl.data.catalog import open_data
 from nncsl.planner import choice, duration
+from nncsl.record import folder as run_folder
 from nncsl.record import introduction
 from nncsl.steps import threads
 from nncsl.terminal import Reporter, Waiting
@@ -54,7 +55,7 @@ def test_a_run_says_first_what_it_is_and_then_what_it_does(finished):
 
 def test_the_work_that_a_run_is_estimated_from_is_the_work_that_it_does(finished):
     folder, summary, _ = finished
-    config = runs.run_folder.read_config(folder)
+    config = run_folder.read_config(folder)
     source, tasks = open_data(config)
     works = duration.of_run(config, tasks, len(source.test))
     assert sum(work.steps * work.views for work in works) == round(summary["images_per_second"] * summary["seconds"])
@@ -143,7 +144,7 @@ def test_accuracies_of_many_tasks_fit_a_narrow_terminal(monkeypatch, capsys):
 
 def test_one_class_in_a_task_is_warned_of(finished):
     """It would train with losses of zero, in silence."""
-    config = replace(runs.run_folder.read_config(finished[0]), tasks=10)
+    config = replace(run_folder.read_config(finished[0]), tasks=10)
     source, tasks = open_data(config)
     said = introduction.lines(config, source, tasks, methods.build(config, 10), torch.device("cpu"))
     assert said[-1].startswith("  warning: one class alone in task 1 (0), 2 (1), 3 (2), ...: ")

@@ -41,7 +41,7 @@ def test_a_run_keeps_exactly_what_was_foreseen_and_its_choice_is_recorded(small,
     seen = foresight(ran)
     assert [sum(parts.values()) for parts in seen.ledgers(ran)] == [each["total"] for each in summary["kept_by_task"]]
     assert summary["keep"] == 300_000 >= summary["kept"]["total"]
-    assert ran == choose(wish, seen).config and ran.memory == 200 and ran.bank_codec == "int8"
+    assert replace(ran, head_outputs=0) == choose(wish, seen).config and ran.memory == 200 and ran.bank_codec == "int8"
     assert "memory=200  images in the memory: all that have labels" in said and "bank_codec=int8" in said
     assert "fp16 would make it" in said and "EXCEEDS" not in said
 
@@ -106,7 +106,7 @@ def test_without_a_bank_only_the_memory_is_chosen(small):
 
 def test_the_plan_alone_says_the_same_and_trains_nothing(small, capsys):
     assert cli.main(["plan", "--keep", "60KB", *(f"--set={each}" for each in (*SMALL, *SHORT, *MANY_LABELS))]) == 0
-    assert capsys.readouterr().out.rstrip() == str(chosen(small, "keep=60KB", *MANY_LABELS))
+    assert capsys.readouterr().out.startswith(str(chosen(small, "keep=60KB", *MANY_LABELS)))
 
 
 def test_memory_and_keep_are_not_given_both(small, capsys):

@@ -11,6 +11,7 @@ from nncsl.errors import ConfigError
 from nncsl.methods.pretrain import Pretrain
 from nncsl.networks import weights
 from nncsl.record import checkpoint
+from nncsl.record import folder as run_folder
 from tests.nncsl.methods import test_killed
 from tests.nncsl.scenes import SecondTask
 
@@ -26,7 +27,7 @@ def test_a_killed_pretraining_goes_on_and_its_file_trains(tmp_path, capsys):
     assert pretrain("--out", whole) == 0
     said = capsys.readouterr().out
     assert "2 epochs on 1,297 images of digits, without labels" in said and "accuracy" not in said
-    loaded = runs.run_folder.read_config(tmp_path / "whole.pretraining")
+    loaded = run_folder.read_config(tmp_path / "whole.pretraining")
     child = test_killed.processes.Process(
         target=test_killed.killed_at, args=((0, "train", 7), loaded, tmp_path / "broken.pretraining", 1)
     )

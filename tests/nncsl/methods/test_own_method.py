@@ -98,7 +98,7 @@ def test_what_it_keeps_and_predicts(script, tmp_path):
     assert summary["average_accuracy"] > 25 and summary["fwt"] is None  # no mean, no score for classes to come
     saved = torch.load(folder / "checkpoint" / "state.pt", weights_only=True)["method"]
     assert saved["means"].isfinite().all()
-    found = json.loads(run(script, "eval", folder))
+    found = json.loads(run(script, "eval", folder, "--json"))
     assert found["linear"] == summary["accuracy_matrix"][-1]
     page = Path(run(script, "report", folder).strip()).read_text()
     assert "guessed" in page and "prototypes" in page  # its own loss has a curve

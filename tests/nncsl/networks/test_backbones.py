@@ -234,4 +234,4 @@ def config_task():
 
 def test_a_wrong_factor_is_refused(capsys):
     assert cli.main(["train", "--set", "network.backbone_lr=0"]) == 2
-    assert "network.backbone_lr=0.0: expected above 0; or network.frozen=true" in capsys.readouterr().err
+    assert "network.backbone_lr=0.0: expected a number above 0" in capsys.readouterr().err

@@ -122,10 +122,11 @@ def test_answers_that_no_bank_can_keep_are_divergence(small, make_run):
     run = make_run(small(*WILD, "distillation=kd"))
     begin = NNCSL.asks
 
-    def huge(self, *arguments):
-        with torch.no_grad():
-            self.network.head.weight.mul_(1e30)
-        return begin(self, *arguments)
+    def huge(self, phase, task, memory):
+        if task.index:
+            with torch.no_grad():
+                self.network.head.weight.mul_(1e30)
+        return begin(self, phase, task, memory)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(NNCSL, "asks", huge)
