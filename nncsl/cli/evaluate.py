@@ -24,9 +24,8 @@ def add(commands: Any) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    from nncsl.terminal import Screen
-
     from nncsl.runs import evaluate
+    from nncsl.terminal import Screen
 
     with Screen(stderr=True).status(f"measuring {arguments.run_folder}"):  # seen on a terminal alone
         found = evaluate(Path(arguments.run_folder))
