@@ -49,6 +49,12 @@ NOT_RUN = {
 }
 
 
+def shortened(words):
+    """What makes a command short; --keep chooses the memory itself."""
+    place = SHORT.index("--memory")
+    return [*SHORT[:place], *SHORT[place + 2 :]] if "--keep" in words else SHORT
+
+
 def shell_lines(text):
     """The lines of indented blocks, and of fenced ones that are not Python, without prompts and redirections."""
     blocks = re.findall(r"^```(?:sh|bash|console)?\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
@@ -147,9 +153,9 @@ def run(words):
         goes_on = "--resume" in words or "--continue" in words
         if not goes_on:  # as written it must be possible, too: what is shortened may hide a mistake
             check_known(configuration(cli.build_parser().parse_args(words)))
-        words = [*words, *(["--quiet"] if goes_on else SHORT)]
+        words = [*words, *(["--quiet"] if goes_on else shortened(words))]
     elif words[0] == "plan":
-        words = [*words, *SHORT[1:]]
+        words = [*words, *shortened(words)[1:]]
     elif words[0] == "data" and "DATA" in words:
         words = [*words, "--set", "verify_data=false", "--set", "labels=4/class", "--set", "memory=20"]
     try:

@@ -95,7 +95,7 @@ def new_folder(folder: Path | None, config: Config) -> Path:
 def _nothing_to_lose(folder: Path) -> bool:
     """An empty folder, or one whose run ended before its first checkpoint."""
     ours = {"config.yaml", "plan.json", "tasks.json", "command.txt", "metrics.jsonl", "checkpoint", "memory"}
-    ours |= {events.FOLDER, "earlier.json", "snapshots", "inputs", checksums.NAME, owner.LOCK}
+    ours |= {events.FOLDER, "earlier.json", "snapshots", "inputs", checksums.NAME, owner.LOCK, f"{owner.LOCK}.held"}
     if not folder.is_dir():
         return False
     saved = [folder / "checkpoint" / name for name in (checkpoint.STATE, checkpoint.PREVIOUS)]
