@@ -265,6 +265,8 @@ def test_fingerprint_sees_every_bit_and_nothing_else():
     b["weight"][0, 0] = torch.nextafter(b["weight"][0, 0], torch.tensor(9.0))
     assert fingerprint(a) != fingerprint(b)
     assert fingerprint({"w": torch.zeros(2, 3)}) != fingerprint({"w": torch.zeros(3, 2)})
+    empty = torch.tensor(np.zeros(3, np.int64)[np.zeros(0, np.int64)])  # numpy and torch give it a stride of 0
+    assert fingerprint({"w": empty}) == fingerprint({"w": torch.zeros(0, dtype=torch.int64)})
 
 
 @pytest.mark.parametrize("codec", [*EXACT_CODECS, "pq32"])
