@@ -147,11 +147,17 @@ class Draws:
         """Return ``size`` of the labeled images of task and memory as one set, drawn likewise."""
         return self.choose(self._labeled, now, size, "merged")
 
-    def balanced(self, now: Moment, size: int, name: str) -> np.ndarray:
-        """Return ``size`` labeled images of task and memory, classes taking turns: one with few shows them again."""
-        keys = [self._key(name, now.phase, label, now.number) for label in self._by_class]
-        orders = permutations(keys, [len(members) for members in self._by_class.values()])
-        shuffled = [ids[order] for ids, order in zip(self._by_class.values(), orders, strict=True)]
+    def balanced(
+        self, now: Moment, size: int, name: str, by_class: Mapping[int, np.ndarray] | None = None
+    ) -> np.ndarray:
+        """Return ``size`` images, classes taking turns: one with few shows them again.
+
+        by_class: the images of each class; default: the labeled ones of task and memory.
+        """
+        by_class = self._by_class if by_class is None else by_class
+        keys = [self._key(name, now.phase, label, now.number) for label in by_class]
+        orders = permutations(keys, [len(members) for members in by_class.values()])
+        shuffled = [ids[order] for ids, order in zip(by_class.values(), orders, strict=True)]
         classes = self.choose(np.arange(len(shuffled)), now, len(shuffled), name)
         turns, places = np.divmod(np.arange(size), len(classes))
         return np.array([shuffled[c][turn % len(shuffled[c])] for turn, c in zip(turns, classes[places], strict=True)])

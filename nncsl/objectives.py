@@ -58,21 +58,23 @@ def scale_gradient(x: Tensor, scale: float) -> Tensor:
 class _Arrange(torch.autograd.Function):
     @staticmethod
     def forward(ctx, sizes: list[int], large_and_supports: Tensor, *small: Tensor) -> tuple[Tensor, ...]:  # type: ignore[no-untyped-def, override]
-        large, *supports = large_and_supports.split(sizes)
-        ctx.sizes = [len(large), *map(len, small)]
+        first = sum(sizes)
+        large, *supports = large_and_supports[:first].split(sizes)
+        ctx.sizes, ctx.others = [len(large), *map(len, small)], len(large_and_supports) - first
         return torch.cat([large, *small]) if small else large, *supports
 
     @staticmethod
     def backward(ctx, queries: Tensor, *supports: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def, override]
         large, *small = queries.split(ctx.sizes)
-        return None, torch.cat([large, *supports]), *small
+        others = [large.new_zeros(ctx.others, large.shape[1])] if ctx.others else []
+        return None, torch.cat([large, *supports, *others]), *small
 
 
 def arrange(large_and_supports: Tensor, small: Sequence[Tensor], sizes: Sequence[int]) -> tuple[Tensor, ...]:
     """Return queries, the rows of large and then of small views, and the supports in parts.
 
-    large_and_supports [n, D]: rows of large views, then of each part of the supports, as many as ``sizes`` say. One
-    operation forward and one backward; slices and a concatenation would start seven.
+    large_and_supports [n, D]: rows of large views, then of each part of the supports, as many as ``sizes`` say; others
+    after them are left out. One operation forward and one backward; slices and a concatenation would start seven.
     """
     return _Arrange.apply(list(sizes), large_and_supports, *small)  # type: ignore[no-any-return]
 

@@ -184,6 +184,12 @@ _DSGD = {
     "steps": Setting("of a walk among the remembered images", at_least(1, 1000), "steps"),
     "restart": Setting("how likely each goes back to where the walk began", Range(0, 1, open_high=True)),
 }
+_NNCSL_PLUS = {
+    "images": Setting("that are kept with a guessed label, beside the memory; 0: none", at_least(0, _COUNT), "images"),
+    "batch": Setting("of them in a step", at_least(1, _BATCH), "images"),
+    "sure": Setting("part of the images taken for a class that may be kept, the surest ones", _SHARE),
+    "agree": Setting("the head learns from images of the task whose two large views are taken for the same class"),
+}
 _LWF = {
     "strength": Setting("weight of distillation; 0: none", _WEIGHT),
     "temperature": Setting("by which the compared outputs are softened", _TEMPERATURE),
@@ -253,6 +259,7 @@ TABLE: dict[str, dict[str, Setting]] = {
     "DERppSettings": _DERPP,
     "XDERSettings": _XDER,
     "DSGDSettings": _DSGD,
+    "NNCSLPlusSettings": _NNCSL_PLUS,
     "ICaRLSettings": {"nesterov": Setting("SGD with Nesterov's momentum, which needs own.momentum")},
     "LwFSettings": _LWF,
     "OEWCSettings": _OEWC,

@@ -26,6 +26,7 @@ from nncsl.methods.icarl import ICaRL
 from nncsl.methods.joint import Joint
 from nncsl.methods.lwf import LwF
 from nncsl.methods.nncsl import NNCSL
+from nncsl.methods.nncsl_plus import NNCSLPlus
 from nncsl.methods.oewc import OEWC
 from nncsl.methods.ordisco import ORDisCo
 from nncsl.methods.paws import PAWS
@@ -38,6 +39,7 @@ from nncsl.record.state import RunState
 
 METHODS: dict[str, type[Method]] = {
     "nncsl": NNCSL,
+    "nncsl-plus": NNCSLPlus,
     "csl": CSL,
     "csl-nofilter": CSLNoFilter,
     "dsgd": DSGD,

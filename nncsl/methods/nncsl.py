@@ -23,6 +23,7 @@ class NNCSL(Method):
     distills: ClassVar[bool] = True
     without_labels: ClassVar[str] = "remembered labels train the head, and the old network's neighborhoods are kept"
     sees_features: ClassVar[bool] = True
+    together: ClassVar[tuple[str, ...]] = ("large", "supports")  # groups of one pass, in which these two come first
     filters: ClassVar[bool] = True  # whether unlabeled images are compared with their own task's supports only
 
     def __init__(self, network: Network, config: Config, own: Any) -> None:
@@ -75,7 +76,7 @@ class NNCSL(Method):
 
     def losses(self, step: Step) -> Losses:
         config, large = self.config, len(step.batch["large"])
-        both = step.see_joined("large", "supports")
+        both = step.see_joined(*self._together(step))
         small = step.see("small") if "small" in step.batch else []
         supported = self._sizes(step)
         queries, *rows = objectives.arrange(
@@ -83,20 +84,34 @@ class NNCSL(Method):
         )
         supports = dict(zip(supported, rows, strict=True))
         snn, mem, guesses = self._neighbours(step, queries, supports)
-        # The head learns at full strength; lambda_LIN weighs what reaches the backbone.
-        unseen = step.task.unseen_on(both.features.device, self.network.head.out_features)
-        labels = step.labels("supports")
-        lin = objectives.head_loss(both.features, self.network.head, labels, unseen, self.lambda_lin)
-        parts = {"lin": lin}
+        head = self.head_losses(step, both.features, guesses)
+        weights = {"snn": 1.0, "mem": config.lambda_mem, "nnd": config.lambda_nnd}
+        weights |= {name: weight for name, (weight, _) in head.items()}
+        parts = {name: loss for name, (_, loss) in head.items()}
         if snn is not None and mem is not None:  # else a task without labels: its images have no supports of their own
-            parts = {"snn": snn, "mem": mem, "lin": lin}
+            parts = {"snn": snn, "mem": mem, **parts}
         if step.targets:
             seen = [both.features[:large], *(view.features for view in small)]
             parts["nnd"] = self.distillation.loss(step, self, Seen(seen, queries, self._old(step, supports)))
-        weights = {"snn": 1.0, "mem": config.lambda_mem, "lin": 1.0, "nnd": config.lambda_nnd}
-        among = tuple(c for classes in self._groups(step.task).values() for c in classes)
         known = {} if guesses is None else {"large": guesses}
-        return Losses({name: weights[name] for name in parts}, parts, known, among)
+        return Losses({name: weights[name] for name in parts}, parts, known, self.among(step.task))
+
+    def head_losses(self, step: Step, features: Tensor, guesses: Tensor | None) -> dict[str, tuple[float, Tensor]]:
+        """Return weights and losses of the head, by name.
+
+        features [n, F]: of the groups seen together; guesses [2 N]: what large views are taken for, places in
+        :meth:`among`. The head learns at full strength; lambda_LIN weighs what reaches the backbone.
+        """
+        head = self.network.head
+        unseen = step.task.unseen_on(features.device, head.out_features)
+        return {"lin": (1.0, objectives.head_loss(features, head, step.labels("supports"), unseen, self.lambda_lin))}
+
+    def among(self, task: Task) -> tuple[int, ...]:
+        """The classes that unlabeled images may be taken for."""
+        return tuple(c for classes in self._groups(task).values() for c in classes)
+
+    def _together(self, step: Step) -> list[str]:
+        return [name for name in self.together if name in step.batch]
 
     def _sizes(self, step: Step) -> dict[str, int]:
         """How many supports are whose, in their order: "old" and "current" ones, or without the filter all "seen"."""

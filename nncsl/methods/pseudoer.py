@@ -1,6 +1,6 @@
 """PseudoER: PAWS guesses the labels of a task's images, and experience replay learns from them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -8,18 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nncsl import networks, replay
-from nncsl.accounting import row_bytes
-from nncsl.batches import Batch, Draws, Moment, Render, plain_keys
+from nncsl import networks
+from nncsl.batches import Batch, Draws, Moment, Render
 from nncsl.config import Config
 from nncsl.data.rng import stream_key
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError
 from nncsl.methods.base import Answer, Losses, Method, Phase, Step
+from nncsl.methods.guesses import KeepsGuesses, guess
 from nncsl.methods.paws import PAWS
 from nncsl.methods.supervised import ER
 from nncsl.networks import Network
-from nncsl.passes import inference_batch
 from nncsl.replay import Memory, Ranking
 
 
@@ -28,18 +27,12 @@ def task_images(task: Task) -> np.ndarray:
     return np.union1d(task.unlabeled, task.labeled)
 
 
-def best_class(logits: Tensor, classes: Sequence[int]) -> Tensor:
-    """Return which of some classes has the highest of logits [n, C]: int64 [n]."""
-    among = torch.tensor(classes, device=logits.device)
-    return among[logits[:, among].argmax(dim=1)]
-
-
-class PseudoER(PAWS, ER):
+class PseudoER(KeepsGuesses, PAWS, ER):
     """Two networks of one kind: a labeler, which is PAWS, and a learner, which only ever gets the labeler's guesses.
 
     ``network`` is the one that trains, and ``resting`` the other: they change places at the beginning of each phase, so
     that after a task the learner predicts (and after the first phase, for the record, the labeler). The memory of the
-    run, with true labels, is the labeler's.
+    run, with true labels, is the labeler's; the learner's has the labels that its images got.
     """
 
     sees_features: ClassVar[bool] = False  # a learner of its own views follows
@@ -48,8 +41,6 @@ class PseudoER(PAWS, ER):
     needs_labels: ClassVar[str] = "it learns from labels that are guessed by the task's own ones; give it one a class"
     resting: Network
     labels: Tensor  # of the task's images, int64 [n]: true ones where they are known, guesses elsewhere
-    kept: Tensor  # the learner's memory, int64 [m]: images of earlier tasks, and the labels that they had then
-    kept_labels: Tensor
 
     def __init__(self, network: Network, config: Config, own: Any) -> None:
         if config.batchnorm_recalibrate:
@@ -58,8 +49,8 @@ class PseudoER(PAWS, ER):
         learner = networks.build(config.network, len(config.views.mean), network.head.out_features, seed)
         super().__init__(learner, config, own)
         self.resting = network
-        for name in ("labels", "kept", "kept_labels"):
-            self.register_buffer(name, torch.zeros(0, dtype=torch.int64))
+        self.register_buffer("labels", torch.zeros(0, dtype=torch.int64))
+        self.forget_guesses()
 
     def phases(self, task: Task) -> list[Phase]:
         (labeler,), (learner,) = Method.phases(self, task), ER.phases(self, task)
@@ -79,11 +70,8 @@ class PseudoER(PAWS, ER):
         if phase.name == "paws":
             return
         ids = task_images(task)
-        size = inference_batch(self.resting, self.config.views.large.size)
-        for start in range(0, len(ids), size):
-            pixels = render(plain_keys(ids[start : start + size]))
-            guesses = best_class(networks.head_logits(self.resting, pixels), task.classes)
-            self.labels[start : start + size] = guesses
+        guesses, _ = guess(self.resting, ids, task.classes, self.config.views.large.size, render)
+        self.labels.copy_(guesses)
         known = torch.from_numpy(np.searchsorted(ids, task.labeled))
         self.labels[known] = torch.from_numpy(task.labels).to(self.labels.device)
 
@@ -123,21 +111,9 @@ class PseudoER(PAWS, ER):
         return super().rank(task, memory, lambda ids, _: answers(ids, labelers))
 
     def end(self, task: Task, memory: Memory, render: Render) -> None:
-        before = Memory(self.keeps(), self.kept_labels.cpu().numpy())
-        # Classes by label, guessed or not. An image's place in the order of its class never changes: what is kept of a
-        # class is a sample of all its images so far, as a reservoir's is.
-        rank = replay.random_ranking(self.config.seed)
-        ids, labels = task_images(task), self.labels.cpu().numpy()
-        after = replay.update(before, ids, labels, sorted(task.seen), self.config.memory, rank)
-        order = np.argsort(after.ids)
-        device = self.labels.device
-        self.kept = torch.from_numpy(after.ids[order]).to(device)
-        self.kept_labels = torch.from_numpy(after.labels[order]).to(device)
+        self.keep_guesses(task_images(task), self.labels.cpu().numpy(), task.seen, self.config.memory)
         self.labels = self.labels[:0].clone()
-
-    def keeps(self) -> np.ndarray:
-        return self.on_host("kept").numpy()
 
     def will_keep(self, remembered: int, met: int) -> tuple[int, int]:
         images = min(self.config.memory, met)
-        return images, images * (row_bytes(self.kept) + row_bytes(self.kept_labels))
+        return images, self.guesses_bytes(images)

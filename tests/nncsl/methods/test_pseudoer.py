@@ -11,7 +11,8 @@ from nncsl.batches import Moment, plain_keys
 from nncsl.data.tasks import Forbidden, Stream
 from nncsl.errors import ConfigError
 from nncsl.featurebank import fingerprint
-from nncsl.methods.pseudoer import PseudoER, best_class, task_images
+from nncsl.methods.guesses import best_class
+from nncsl.methods.pseudoer import PseudoER, task_images
 from nncsl.methods.supervised import ER
 from nncsl.replay import Memory
 from nncsl.teachers import Teacher
@@ -110,7 +111,8 @@ def test_guesses_are_the_labelers_among_the_current_classes(scene):
 
 def test_best_class_by_hand():
     logits = torch.tensor([[9.0, 1.0, 2.0, 3.0], [9.0, 4.0, 2.0, 3.0], [0.0, 0.0, 1.0, 9.0]])
-    assert best_class(logits, (2, 1)).tolist() == [2, 1, 2]
+    labels, sure = best_class(logits, (2, 1))
+    assert labels.tolist() == [2, 1, 2] and torch.allclose(sure, logits[:, [2, 1]].softmax(dim=1).max(dim=1).values)
 
 
 def test_the_learners_loss_is_one_mean_of_cross_entropies_over_seen_classes(scene):

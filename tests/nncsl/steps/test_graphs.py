@@ -15,7 +15,7 @@ from nncsl.steps.arrival import look
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 ALIKE = {"nncsl", "csl", "csl-nofilter", "paws", "pseudoer", "finetune", "oewc", "lwf", "er", "er-ace", "derpp"}
-ALIKE |= {"icarl", "foster", "joint", "dsgd", "pshd"}
+ALIKE |= {"icarl", "foster", "joint", "dsgd", "pshd", "nncsl-plus"}
 SHORT = ("unlabeled_fraction=0.1", "bank_views=1", "unlabeled_batch=8", "network.blocks=[1]", "labeled_batch=8")
 
 
