@@ -1,7 +1,9 @@
 """The CPU path against eager torch and against the kernels of another checkout, in turns, on one thread.
 
 ``python -m nncsl.benchmarks.kernels_before --checkout OTHER`` (a ``git worktree`` of an earlier commit) takes the
-processor's seconds, so that other processes count as little as they can, and writes results/kernels-before.csv.
+processor's seconds, so that other processes count as little as they can, and writes results/kernels-before.csv. Each
+begins with a forward of its own that is not counted, and every other turn goes backwards: nobody always has the same
+one before it.
 """
 
 import argparse
@@ -50,6 +52,8 @@ def before(kernels: Any) -> Provider:
 
 def seconds(provider: Provider, p: Problem, mode: str) -> float:
     """Return what a forward pass, or that and a backward pass, takes of the processor."""
+    with torch.no_grad():
+        provider(p)
     p.queries.grad = p.supports.grad = None
     began = time.process_time()
     if mode == "forward":
@@ -63,9 +67,9 @@ def seconds(provider: Provider, p: Problem, mode: str) -> float:
 def compared(p: Problem, chosen: dict[str, Provider], mode: str, repeats: int) -> dict[str, float]:
     """Return medians of milliseconds, after a turn that is not counted."""
     found: dict[str, list[float]] = {name: [] for name in chosen}
-    for _ in range(repeats + 1):
-        for name, provider in chosen.items():
-            found[name].append(seconds(provider, p, mode))
+    for turn in range(repeats + 1):
+        for name in list(chosen)[:: -1 if turn % 2 else 1]:
+            found[name].append(seconds(chosen[name], p, mode))
     return {name: 1e3 * statistics.median(each[1:]) for name, each in found.items()}
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from . import batches, checks, choice, nearest, ops, reference
 from .choice import backends
-from .objective import Objective, SnnLoss
+from .objective import SnnLoss, objective
 from .prepared import Prepared, prepare
 from .problem import Problem
 
@@ -149,7 +149,7 @@ def snn_loss(
         cross_entropy, minus_entropy = reference.objective(log_p, small_views, 1 / sharpening)
         return SnnLoss(cross_entropy, minus_entropy, predictions=log_p.detach().argmax(dim=1))
     p = _snn(problem, backend)
-    cross_entropy, minus_entropy, *_ = Objective.apply(p, small_views, 1 / sharpening, any(problem.needs_grad()))
+    cross_entropy, minus_entropy, *_ = objective(p, small_views, 1 / sharpening, any(problem.needs_grad()))
     return SnnLoss(cross_entropy, minus_entropy, predictions=p.detach().argmax(dim=1))
 
 

@@ -119,7 +119,8 @@ def check_values(problem: Problem) -> None:
     if not values_are_at_hand(labels):
         return
     if labels.dim() == 1:
-        low, high = (int(x) for x in torch.aminmax(labels))
+        smallest, largest = torch.aminmax(labels)
+        low, high = smallest.item(), largest.item()
         if low < 0 or high >= num_classes:
             wrong = low if low < 0 else high
             raise ValueError(f"labels must be in [0, {num_classes}) for num_classes={num_classes}, got {wrong}")

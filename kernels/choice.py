@@ -11,6 +11,7 @@ from .problem import Problem
 from .targets import arch_of, kind_of, widest
 
 NAMES = ("triton", "blockwise", "reference")
+CHOICES = ("auto", *NAMES)
 PLAIN_LIMIT = 1 << 15  # numbers in queries and similarities below which a CPU is busy only with starting operations
 ENVIRONMENT = "NNCSL_KERNELS"
 
@@ -75,9 +76,9 @@ def triton_refuses(*problems: Problem) -> str | None:
 def requested(backend: str) -> str:
     """Return the argument, or what the environment says if it is "auto"."""
     wanted = backend if backend != "auto" else os.environ.get(ENVIRONMENT, "auto")
-    if wanted not in ("auto", *NAMES):
+    if wanted not in CHOICES:
         source = "backend" if backend != "auto" else f"the environment variable {ENVIRONMENT}"
-        raise ValueError(f"{source} must be one of {('auto', *NAMES)}, got {wanted!r}")
+        raise ValueError(f"{source} must be one of {CHOICES}, got {wanted!r}")
     return wanted
 
 

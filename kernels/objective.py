@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .operators import applied
 from .reference import sharpen, targets_of
 
 
@@ -55,3 +56,6 @@ class Objective(torch.autograd.Function):
     def backward(ctx: Any, cross_entropy: Tensor, entropy: Tensor, *_: Any) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
         by_cross_entropy, by_entropy = ctx.saved_tensors
         return torch.addcmul(by_cross_entropy * cross_entropy, by_entropy, entropy), None, None, None
+
+
+objective = applied(Objective)

@@ -90,8 +90,31 @@ def _one_by_one(function: Any, info: Any, in_dims: tuple[Any, ...], inputs: tupl
     return outputs, (0,) * len(outputs)
 
 
-def _functions(pair: Pair) -> tuple[Any, Any]:
-    """Return value and gradient as autograd functions."""
+def applied(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """Return `function.apply`, quicker in eager mode: there the context is set up inside of `forward`.
+
+    For a function with `setup_context`, which torch.func needs, torch looks up the signature of `forward` on every
+    call. That takes 0.1 ms, as long as all other Python of a small problem.
+    """
+
+    class Eager(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            output = function.forward(*inputs)
+            function.setup_context(ctx, inputs, output)
+            return output
+
+        backward = staticmethod(function.backward)
+
+    def apply(*inputs: Any) -> Any:
+        general = transformed() or torch.compiler.is_compiling()
+        return (function if general else Eager).apply(*inputs)
+
+    return apply
+
+
+def _function(pair: Pair) -> type[torch.autograd.Function]:
+    """Return the value as an autograd function; its gradient is one too."""
 
     class Gradient(torch.autograd.Function):
         @staticmethod
@@ -130,7 +153,7 @@ def _functions(pair: Pair) -> tuple[Any, Any]:
         def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
             return _one_by_one(Value, info, in_dims, inputs)
 
-    return Value, Gradient
+    return Value
 
 
 def _register(pair: Pair, count: int) -> None:
@@ -162,12 +185,12 @@ def differentiable(pair: Pair) -> Callable[..., Outputs]:
     # In a checkout this package is imported under two names, kernels and nncsl.kernels: the first one registers.
     if not hasattr(torch.ops.nncsl, pair.name):
         _register(pair, len(pair.outputs.split(",")))
-    value, _ = _functions(pair)
+    value = applied(_function(pair))
 
     def run(*inputs: Any) -> Outputs:
         if torch.compiler.is_compiling():
             return getattr(torch.ops.nncsl, pair.name).default(*inputs)
         needed = torch.is_grad_enabled() and (inputs[0].requires_grad or inputs[1].requires_grad)
-        return value.apply(*inputs) if needed or transformed() else pair.value(*inputs)
+        return value(*inputs) if needed or transformed() else pair.value(*inputs)
 
     return run

@@ -43,6 +43,12 @@ def _or_empty(grad: Tensor | None, like: Tensor) -> Tensor:
 
 
 @without_autocast
+def _snn_output(problem: Problem, backend: str) -> Tensor:
+    check_values(problem)
+    return _engine(backend, "snn_output")(problem)
+
+
+@without_autocast
 def _snn(*inputs: Any) -> Forward:
     *fields, backend, keep = inputs
     problem = Problem(*fields)
@@ -160,7 +166,9 @@ _run_snn, _run_nnd, _run_loss = differentiable(_SNN), differentiable(_NND), diff
 
 def snn(problem: Problem, backend: str) -> Tensor:
     """Return the class probabilities [N, C], or their logarithms."""
-    return _run_snn(*problem, backend, backend == "blockwise" and keeps(problem))[0]
+    if any(problem.needs_grad()) or torch.compiler.is_compiling():
+        return _run_snn(*problem, backend, backend == "blockwise" and keeps(problem))[0]
+    return _snn_output(problem, backend)
 
 
 def nnd(student: Problem, teacher: Problem, backend: str, mean: bool) -> Tensor:

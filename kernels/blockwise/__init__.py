@@ -96,31 +96,42 @@ def _finished(query_grad: Tensor | None, support_grad: Tensor | None, side: Side
     return query_grad, side.class_rows.for_all(support_grad)
 
 
+def _forward(problem: Problem, kept: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+    """Return the probabilities [N, C] and what the state is made of; `kept` [K, N], if given, gets the exponentials."""
+    dtype = working_dtype(problem)
+    class_rows = ClassRows(problem, dtype)
+    query_scale, support_scale = inverse_lengths(problem.queries, dtype), inverse_lengths(problem.supports, dtype)
+    side = Side.of(problem, query_scale, support_scale, class_rows)
+    if not problem.log and fits(problem, class_rows):
+        whole = Whole(side)
+        sums = whole.sums(whole.exponentials(None if kept is None else kept[: class_rows.num_supports]))
+        output = _probabilities(sums, class_rows, problem.smoothing)
+        return output, [sums.total, sums.total, query_scale, support_scale]
+    finish = _log_probabilities if problem.log else _probabilities
+    n, totals, tops = problem.queries.shape[0], [], []
+    output = query_scale.new_empty(n, problem.num_classes)
+    for start, stop in _query_groups(n, keep=kept is not None):
+        sums = BlockLoop(side, start, stop).sums(kept)
+        totals.append(sums.total)
+        tops += [] if sums.top is None else [sums.top]
+        output[start:stop] = finish(sums, class_rows, problem.smoothing)
+    return output, [*totals, *(tops or totals), query_scale, support_scale]
+
+
+def snn_output(problem: Problem) -> Tensor:
+    """Return the probabilities [N, C], or their logarithms, with nothing for a gradient."""
+    return _forward(problem, None)[0]
+
+
 def snn_forward(problem: Problem, keep: bool) -> Forward:
     """Return the probabilities [N, C], the state, and the exponentials [K, N] if they are to be kept.
 
     The state is a flat [3N + K]: total and top of each query's sums, inverse lengths of queries and supports.
     """
-    dtype = working_dtype(problem)
-    class_rows = ClassRows(problem, dtype)
-    query_scale, support_scale = inverse_lengths(problem.queries, dtype), inverse_lengths(problem.supports, dtype)
-    side = Side.of(problem, query_scale, support_scale, class_rows)
     n, k = problem.queries.shape[0], problem.supports.shape[0]
-    kept = query_scale.new_empty((k, n) if keep else (0, 0))
-    finish, totals, tops = _log_probabilities if problem.log else _probabilities, [], []
-    if fits(problem, class_rows) and not problem.log:
-        whole = Whole(side)
-        sums = whole.sums(whole.exponentials(kept[: class_rows.num_supports] if keep else None))
-        output, totals = finish(sums, class_rows, problem.smoothing), [sums.total]
-    else:
-        output = query_scale.new_empty(n, problem.num_classes)
-        for start, stop in _query_groups(n, keep):
-            sums = BlockLoop(side, start, stop).sums(kept if keep else None)
-            totals.append(sums.total)
-            tops += [] if sums.top is None else [sums.top]
-            output[start:stop] = finish(sums, class_rows, problem.smoothing)
-    state = torch.cat([*totals, *(tops or totals), query_scale.view(-1), support_scale.view(-1)])
-    return Forward(output, state, kept)
+    kept = problem.queries.new_empty((k, n) if keep else (0, 0), dtype=working_dtype(problem))
+    output, parts = _forward(problem, kept if keep else None)
+    return Forward(output, torch.cat([part.view(-1) for part in parts]), kept)
 
 
 def snn_backward(

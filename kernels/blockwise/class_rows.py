@@ -46,9 +46,13 @@ class ClassRows:
             return grad
         return grad.new_zeros(self.all_supports, grad.shape[1]).index_copy_(0, self.used, grad)
 
+    def _labels_of(self, start: int, stop: int) -> Tensor:
+        """Return the labels of the supports from start to stop; of all without the price of a slice."""
+        return self.labels if stop - start == self.num_supports else self.labels[start:stop]
+
     def add(self, mass: Tensor, values: Tensor, start: int, stop: int) -> None:
         """Add the values [k, n] of the supports from start to stop to the rows of their classes in mass [R, n]."""
-        labels = self.labels[start:stop]
+        labels = self._labels_of(start, stop)
         if self.soft:
             mass.addmm_(labels.t(), values)
         elif values.device.type == "cpu":
@@ -66,7 +70,7 @@ class ClassRows:
     def logit_grad(self, values: Tensor, weights: Weights, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         """Return the gradient [k, n] of the logits of the supports from start to stop, given their exponentials."""
         by_class, bias = weights
-        labels = self.labels[start:stop]
+        labels = self._labels_of(start, stop)
         grad = torch.mm(labels, by_class, out=out) if self.soft else torch.index_select(by_class, 0, labels, out=out)
         if bias is not None:
             grad += bias

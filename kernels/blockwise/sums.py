@@ -28,11 +28,14 @@ class Sums(NamedTuple):
         """Return mass / total: [R, n]."""
         return self.mass / self.total if self.shift is None else self.mass * self.scale()
 
-    def log_probability(self) -> Tensor:
-        """Return log of mass / total: [R, n], -inf for a class of no mass."""
+    def log_probability(self, ignored: Tensor | None = None) -> Tensor:
+        """Return log of mass / total: [R, n], -inf for a class of no mass; 0 where it is ignored [R, n] bool."""
         if self.shift is None or self.top is None:  # not a difference of logarithms up to 1 / temperature
-            return self.probability().log_()
-        return self.mass.log() - self.total.log() + (self.shift - self.top) * math.log(2)
+            probability = self.probability()
+            # Set before the logarithm: that of 0 takes a CPU ten times as long.
+            return (probability if ignored is None else probability.masked_fill_(ignored, 1)).log_()
+        logs = self.mass.log() - self.total.log() + (self.shift - self.top) * math.log(2)
+        return logs if ignored is None else logs.masked_fill_(ignored, 0)
 
 
 def cross_entropy(
@@ -46,7 +49,7 @@ def cross_entropy(
     target = teacher.probability()
     if not smoothing:
         absent = target == 0
-        loss = -(student.log_probability().masked_fill_(absent, 0).mul_(target)).sum()
+        loss = -(student.log_probability(absent).mul_(target)).sum()
 
         def weights() -> Weights:
             pull = (target / student.mass).masked_fill_(absent, 0).neg_()

@@ -153,6 +153,11 @@ def order_of(problem: Problem) -> Order | None:
     return None if problem.supports.shape[0] <= SMALL else sort(problem)
 
 
+def snn_output(problem: Problem) -> Tensor:
+    """Return probabilities [N, C] or their logarithms; the state is written with them, and dropped."""
+    return snn_forward(problem, keep=False).output
+
+
 def snn_forward(problem: Problem, keep: bool) -> Forward:
     """Return probabilities [N, C] or their logarithms, and the state; nothing is kept."""
     out, state = probabilities(given(problem), "log" if problem.log else "probability", order_of(problem))
