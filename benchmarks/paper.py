@@ -21,7 +21,8 @@ from nncsl.methods.base import Method
 from nncsl.planner import expected_sizes, imagined
 from nncsl.report.paper import rows
 
-from .accuracy.campaign import Record, recorded_as
+from .accuracy.campaign import recorded_as
+from .accuracy.records import Record
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "paper.md"
 # Products per second that training of such networks reaches: a guess, a third of what the makers print (T4: 8.1e12 in

@@ -8,8 +8,8 @@
 
 A campaign is a yaml file in benchmarks/accuracy/campaigns. Finished runs are skipped, also those that another campaign
 has recorded with the same settings; interrupted ones go on, and runs whose settings have changed since are made again.
-Each result is the run's summary.json with its curves, resolved settings, commit, command and machine. `document` renews
-the tables in REPRODUCIBILITY.md from them.
+A campaign's records are benchmarks/results/accuracy/NAME.jsonl, a line for each run: its summary.json, how and where it
+was made, resolved settings and curves. `document` renews the tables in REPRODUCIBILITY.md from them.
 """
 
 import argparse

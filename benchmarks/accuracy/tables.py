@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from ..accuracy.campaign import Campaign, Record, read
+from ..accuracy.campaign import Campaign, read
+from ..accuracy.records import Record
 
 # Column -> a record's value; None where it was not measured.
 Columns = dict[str, Callable[[Record], float | None]]
