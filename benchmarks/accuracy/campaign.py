@@ -75,7 +75,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Campaign:
-    """entries: all runs of the first seed before those of the second.
+    """title: what pages call its data; entries: all runs of the first seed before those of the second.
 
     paper: the paper's value of a run, where it has one; anchors: what a public implementation reached under the same
     protocol; reference: the run that the others' differences are taken to;
@@ -83,6 +83,7 @@ class Campaign:
     """
 
     name: str
+    title: str
     entries: list[Entry]
     paper: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
@@ -121,7 +122,8 @@ def read(name: str, version: str | None = None) -> Campaign:
             entries.append(Entry(name, run, seed, content["preset"], assignments, results, timed))
     paper = dict(content.get("paper", {}))
     source = paper.pop("table", "")
-    return Campaign(name, entries, paper, source, content.get("anchors", {}), content.get("reference"), timed)
+    title = content.get("title", name)
+    return Campaign(name, title, entries, paper, source, content.get("anchors", {}), content.get("reference"), timed)
 
 
 def run(entry: Entry, threads: int, data_dir: str | None) -> str:

@@ -1,6 +1,7 @@
 """A campaign in a temporary folder: recorded once, skipped when recorded, made again when its settings change."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -9,8 +10,9 @@ import time
 import pytest
 import yaml
 
+from nncsl import methods
 from nncsl.benchmarks.accuracy import __main__ as accuracy
-from nncsl.benchmarks.accuracy import campaign, records, tables
+from nncsl.benchmarks.accuracy import campaign, pages, records, tables
 
 SMALL = {"network.width": 8, "network.hidden": 16, "tasks": 1, "epochs": 1}
 
@@ -223,8 +225,34 @@ def test_recorded_campaigns_are_valid(name):
     assert all(entry.config.seed < 100 for entry in read.entries)  # those from 100 on are for tuning
 
 
-def test_the_document_has_the_tables_of_what_is_recorded():
-    text = accuracy.DOCUMENT.read_text()
-    assert "<!-- campaign cifar10-methods of 0.1 -->" in text
-    assert tables.documented(text) == text, "run python -m nncsl.benchmarks.accuracy document"
-    assert tables.documented(text.replace("| finetune | 5 |", "| tuned | 5 |")) == text
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
+def test_pages_have_the_tables_of_what_is_recorded(page):
+    text = page.read_text()
+    assert pages.documented(text) == text, "run python -m nncsl.benchmarks.accuracy document"
+
+
+def test_a_number_changed_by_hand_is_made_anew():
+    for name, row in (("README.md", "| `finetune` |"), ("REPRODUCIBILITY.md", "| finetune |")):
+        text = (pages.ROOT / name).read_text()
+        assert row in text and pages.documented(text.replace(row, row + " 99.9 |")) == text
+
+
+def test_an_overview_has_the_campaigns_and_the_paper_side_by_side(write):
+    write("first", runs=["er", "csl"], seeds=range(5), title="few")
+    write("second", runs=["er", "finetune"], seeds=(0, 1), paper={"table": "main", "er": 36.3})
+    for name, step in (("first", 1.0), ("second", 2.0)):
+        for entry in campaign.read(name).entries:
+            if (entry.name, entry.seed) not in (("csl", 4), ("finetune", 1)):
+                entry_recorded(entry, summary={"average_accuracy": 50 + step * entry.seed})
+    lines = pages.overview([campaign.read("first"), campaign.read("second")]).splitlines()
+    assert lines[0] == "| average accuracy, % | few, 5 seeds | 95% interval | second, 2 seeds | paper |"
+    assert lines[2] == "| `er` | 52.0 ± 1.6 | 50.0 to 54.0 | 51.0 ± 1.4 | 36.3 |"
+    assert lines[3:] == ["| `finetune` |  |  | 50.0 (1) |  |", "| `csl` | 51.5 ± 1.3 (4) |  |  |  |"]
+
+
+def test_every_system_has_a_status_and_what_was_said_of_it_stays():
+    text = (pages.ROOT / "REPRODUCIBILITY.md").read_text()
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| (\d+ \| [^|]+ \| [^|]+ \| .*) \|$", text, re.MULTILINE))
+    assert list(rows) == list(methods.METHODS)
+    agreements = [row.split(" | ")[2] for row in rows.values()]
+    assert all(agreements) and pages.documented(text.replace(" | digits ", " | tens ")) == text
