@@ -175,10 +175,8 @@ def page(text: str) -> str:
     """Return the page with what is made from records anew: everything from the count of numbers on."""
     known = [(line, seen_here(line)) for line in lines()]
     count = sum(bool(seen) for _, seen in known)
-    parts = [text.split("\n**Of ")[0]]
-    parts.append(
-        f"\n**Of {len(known)} numbers {count} have a value here, on a smaller scale; none was made at full size.**"
-    )
+    parts = [text.split("\n**Of ")[0].rstrip() + "\n"]
+    parts.append(f"**Of {len(known)} numbers {count} have a value here, on a smaller scale; none at full size.**")
     for table, title in TITLES.items():
         parts += [f"\n## {title}\n", f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"]
         parts += [f"| {' | '.join(_cells(line, seen))} |" for line, seen in known if line.row["table"] == table]
