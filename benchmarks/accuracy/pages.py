@@ -45,7 +45,7 @@ def overview(campaigns: Sequence[Campaign]) -> str:
             header.append(INTERVAL)
             columns.append([interval(values[run]) for run in runs])
         if campaign.paper:
-            header.append("paper")
+            header.append("paper, full size")
             columns.append([f"{campaign.paper[run]:.1f}" if run in campaign.paper else "" for run in runs])
     return markdown(header, [row for row in zip(*columns, strict=True) if any(row[1:])])
 

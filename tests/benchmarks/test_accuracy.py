@@ -245,7 +245,7 @@ def test_an_overview_has_the_campaigns_and_the_paper_side_by_side(write):
             if (entry.name, entry.seed) not in (("csl", 4), ("finetune", 1)):
                 entry_recorded(entry, summary={"average_accuracy": 50 + step * entry.seed})
     lines = pages.overview([campaign.read("first"), campaign.read("second")]).splitlines()
-    assert lines[0] == "| average accuracy, % | few, 5 seeds | 95% interval | second, 2 seeds | paper |"
+    assert lines[0] == "| average accuracy, % | few, 5 seeds | 95% interval | second, 2 seeds | paper, full size |"
     assert lines[2:] == [
         "| `csl` | 51.5 ± 1.3 (4) |  |  |  |",
         "| `er` | 52.0 ± 1.6 | 50.0 to 54.0 | 51.0 ± 1.4 | 36.3 |",
