@@ -41,7 +41,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if options.action == "document":
         for page in pages.PAGES:
-            write_text(page, pages.documented(page.read_text()))
+            if (written := pages.documented(text := page.read_text())) != text:
+                write_text(page, written)
         return 0
     chosen = [campaign.read(name) for name in options.campaigns or names]
     if options.action == "plot":

@@ -58,7 +58,8 @@ def rows_of(campaign: Campaign) -> tuple[list[str], list[list[str]]]:
     known = {name: values for name, values in (("paper", campaign.paper), ("anchor", campaign.anchors)) if values}
     intervals = {run: interval(average_accuracies(campaign.records(run))) for run in campaign.runs}
     header = ["run", "seeds", *known, *columns]
-    header += [INTERVAL] if any(intervals.values()) else []
+    beside = header.index("average accuracy") + 1
+    header[beside:beside] = [INTERVAL] if any(intervals.values()) else []
     header += [f"minus {campaign.reference}"] if campaign.reference else []
     rows = []
     for run in campaign.runs:
@@ -68,7 +69,7 @@ def rows_of(campaign: Campaign) -> tuple[list[str], list[list[str]]]:
         row = [run, str(len(records))]
         row += [f"{values[run]:.1f}" if run in values else "" for values in known.values()]
         row += [spread([value(record) for record in records.values()]) for value in columns.values()]
-        row += [intervals[run]] if any(intervals.values()) else []
+        row[beside:beside] = [intervals[run]] if any(intervals.values()) else []
         if campaign.reference:
             row.append("" if run == campaign.reference else _difference(campaign, records))
         rows.append(row)
