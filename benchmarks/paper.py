@@ -44,7 +44,7 @@ TITLES = {
 HEADER = "data", "method", "memory", "labels", "what", "paper", "here", "hours on a T4 / A100", "command"
 NOTHING_HERE = "needs a GPU"
 # Numbers whose reduced run has settings that the paper's table does not state: its campaign and name there.
-NAMED_RUNS = {
+NAMED_RUNS: dict[tuple[str, ...], tuple[str, str]] = {
     ("main", "cifar10", "xder", "500", "0.8%"): ("cifar10-methods", "xder"),
     ("replay", "cifar10", "nncsl", "", "3%"): ("cifar10-replay", "nncsl"),
     ("replay", "cifar10", "nncsl + 5000 unlabelled", "", "3%"): ("cifar10-replay", "nncsl-unlabeled"),

@@ -26,8 +26,7 @@ def documented(text: str) -> str:
 
 def _table(kind: str, words: list[str], present: str) -> str:
     if kind == "campaign":
-        name, _, version = (*words, None, None)[:3]
-        return as_markdown(read(name, version))
+        return as_markdown(read(words[0], version=words[2] if len(words) > 2 else None))  # NAME of VERSION
     campaigns = [read(name) for name in words]
     return overview(campaigns) if kind == "overview" else status(campaigns, present)
 
