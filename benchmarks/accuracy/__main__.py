@@ -8,20 +8,17 @@
 
 A campaign is a yaml file in benchmarks/accuracy/campaigns. Finished runs are skipped, also those that another campaign
 has recorded with the same settings; interrupted ones go on, and runs whose settings have changed since are made again.
-Each result is the run's summary.json with its curves, resolved settings, commit, command and machine. `document` renews
-the tables in REPRODUCIBILITY.md from them.
+A campaign's records are benchmarks/results/accuracy/NAME.jsonl, a line for each run: its summary.json, how and where it
+was made, resolved settings and curves. `document` renews the tables of the pages from them.
 """
 
 import argparse
 import os
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from nncsl.files import write_text
 
-from ..accuracy import campaign, plots, tables
-
-DOCUMENT = Path(__file__).resolve().parents[2] / "REPRODUCIBILITY.md"
+from ..accuracy import campaign, pages, plots, tables
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -33,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     parser.add_argument("--threads", type=int, help="threads of each run (default: the cores, shared among the jobs)")
     parser.add_argument("--data-dir", help="where the campaigns' data sets lie")
-    parser.add_argument("--markdown", action="store_true", help="the table as REPRODUCIBILITY.md has it")
+    parser.add_argument("--markdown", action="store_true", help="the table as the pages have it")
     options = parser.parse_intermixed_args(argv)
     names = campaign.names()
     for name in options.campaigns:
@@ -43,7 +40,9 @@ def main(argv: list[str] | None = None) -> int:
         print("\n".join(names))
         return 0
     if options.action == "document":
-        write_text(DOCUMENT, tables.documented(DOCUMENT.read_text()))
+        for page in pages.PAGES:
+            if (written := pages.documented(text := page.read_text())) != text:
+                write_text(page, written)
         return 0
     chosen = [campaign.read(name) for name in options.campaigns or names]
     if options.action == "plot":

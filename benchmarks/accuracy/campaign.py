@@ -6,28 +6,25 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from nncsl import config, methods
 from nncsl.config import Config, build
-from nncsl.errors import ConfigError
-from nncsl.files import write_text
 from nncsl.record.journal import Journal
 
+from ..accuracy import records
+from ..accuracy.records import Record
 from ..provenance import current_commit, processor
 
 HERE = Path(__file__).parent
 CAMPAIGNS = HERE / "campaigns"
 # What versions that learned something else from the same settings recorded lies beside it, in accuracy-VERSION.
 RESULTS = HERE.parent / "results" / "accuracy"
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -51,11 +48,11 @@ class Entry:
     def config(self) -> Config:
         """The resolved settings as the run itself will have them, but for where data lies and what computes."""
         overrides = [{"seed": self.seed}, *map(build.parse_assignment, self.settings)]
-        return _comparable(methods.settled(config.load(self.preset, overrides)))
+        return records.comparable(methods.settled(config.load(self.preset, overrides)))
 
     @property
-    def result(self) -> Path:
-        return self.results / self.campaign / f"{self.name}-seed{self.seed}.json"
+    def file(self) -> Path:
+        return self.results / f"{self.campaign}.jsonl"
 
     @property
     def folder(self) -> Path:
@@ -68,15 +65,17 @@ class Entry:
         A timed campaign takes its own records only: whether other work shared the machine is not in a record. What an
         older version recorded by this name is taken as it is: settings may mean something else since.
         """
-        if self.results != RESULTS and self.result.exists() and not self.timed:
-            return json.loads(self.result.read_text())
-        others = [] if self.timed else sorted(self.results.glob("*/*.json"))
-        return _first([self.result, *others], self.config)
+        own = [each for each in records.read(self.file) if each.entry == (self.name, self.seed)]
+        if self.timed:
+            return records.first_with(self.config, own)
+        if own and self.results != RESULTS:
+            return own[0].record
+        return records.first_with(self.config, [*own, *_all(self.results)])
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """entries: all runs of the first seed before those of the second.
+    """title: what pages call its data; entries: all runs of the first seed before those of the second.
 
     paper: the paper's value of a run, where it has one; anchors: what a public implementation reached under the same
     protocol; reference: the run that the others' differences are taken to;
@@ -84,6 +83,7 @@ class Campaign:
     """
 
     name: str
+    title: str
     entries: list[Entry]
     paper: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
@@ -102,7 +102,7 @@ class Campaign:
 
 def recorded_as(settings: Config) -> Record | None:
     """Return what any campaign recorded with these settings, wherever data lay and whatever computed."""
-    return _first(sorted(RESULTS.glob("*/*.json")), _comparable(methods.settled(settings)))
+    return records.first_with(records.comparable(methods.settled(settings)), _all(RESULTS))
 
 
 def names() -> list[str]:
@@ -122,7 +122,8 @@ def read(name: str, version: str | None = None) -> Campaign:
             entries.append(Entry(name, run, seed, content["preset"], assignments, results, timed))
     paper = dict(content.get("paper", {}))
     source = paper.pop("table", "")
-    return Campaign(name, entries, paper, source, content.get("anchors", {}), content.get("reference"), timed)
+    title = content.get("title", name)
+    return Campaign(name, title, entries, paper, source, content.get("anchors", {}), content.get("reference"), timed)
 
 
 def run(entry: Entry, threads: int, data_dir: str | None) -> str:
@@ -139,18 +140,20 @@ def run(entry: Entry, threads: int, data_dir: str | None) -> str:
     if failure:
         return f"{title}: failed ({failure})"
     record = {
+        "run": entry.name,
+        "seed": entry.seed,
         "summary": json.loads((entry.folder / "summary.json").read_text()),
         "command": "nncsl train " + " ".join(entry.arguments),
-        "config": build.plain(entry.config),
-        "weights_sha256": config.read(entry.folder / "config.yaml").network.weights_sha256,
         "commit": commit,
         "machine": {"processor": processor(), "cores": os.cpu_count(), "threads": threads},
         # Of the whole process: data, sweeps and evaluation too. A resumed run's first part is not known any more.
         "wall_seconds": None if begun else round(time.monotonic() - started, 1),
         "cpu_seconds": None if begun else round(cpu_seconds, 1),
+        "weights_sha256": config.read(entry.folder / "config.yaml").network.weights_sha256,
+        "config": build.plain(entry.config),
         "curves": curves(Journal(entry.folder / "metrics.jsonl").read()),
     }
-    write_text(entry.result, json.dumps(record) + "\n")
+    records.add(entry.file, record)
     vars(entry).pop("record", None)  # looked up before it was there
     return f"{title}: {record['summary']['average_accuracy']:.1f}%"
 
@@ -166,7 +169,10 @@ def _begun(entry: Entry) -> bool:
     """Whether the entry's folder holds the beginning of this run; that of one with other settings is removed."""
     if not (entry.folder / "checkpoint" / "state.pt").exists():
         return False
-    if _settings(yaml.safe_load((entry.folder / "config.yaml").read_text())) == entry.config:
+    found = records.settings_of(yaml.safe_load((entry.folder / "config.yaml").read_text()))
+    if found is not None and not entry.config.head_outputs:  # the run chose the number, and wrote it down
+        found = replace(found, head_outputs=0)
+    if found == entry.config:
         return True
     shutil.rmtree(entry.folder)
     return False
@@ -188,35 +194,10 @@ def _train(where: list[str], threads: int) -> tuple[str, float]:
     return "", usage.ru_utime + usage.ru_stime
 
 
-def _first(paths: Iterable[Path], settings: Config) -> Record | None:
-    for path in paths:
-        if path.exists() and _read(path, path.stat().st_mtime_ns)[1] == settings:
-            return _read(path, path.stat().st_mtime_ns)[0]
-    return None
-
-
-@cache
-def _read(path: Path, _written: int) -> tuple[Record, Config | None]:
-    """A record and its settings; read again where it was written anew."""
-    record = json.loads(path.read_text())
-    return record, _settings(record["config"])
-
-
-def _settings(recorded: Record) -> Config | None:
-    """Recorded settings; those that did not exist yet have their defaults. None: one of them means nothing any more."""
-    try:
-        return _comparable(config.recorded(recorded))
-    except ConfigError:
-        return None
-
-
-def _comparable(settings: Config) -> Config:
-    """Without what a run fills in by itself, and where files lie."""
-    network = settings.network
-    if network.weights is not None:  # wherever they lie; their checksum is in the record
-        network = replace(network, weights=Path(network.weights).name, weights_sha256=None)
-    return replace(settings, data_dir=None, cache_dir=None, device="auto", head_outputs=0, network=network)
+def _all(results: Path) -> list[records.Recorded]:
+    return [each for path in sorted(results.glob("*.jsonl")) for each in records.read(path)]
 
 
 def _short(value: float | None) -> float | None:
-    return value if value is None else float(f"{value:.4g}")
+    """Four digits; whole numbers stay whole."""
+    return value if value is None or isinstance(value, int) else float(f"{value:.4g}")

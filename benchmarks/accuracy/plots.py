@@ -5,7 +5,8 @@ from pathlib import Path
 import matplotlib
 
 from ..accuracy import campaign
-from ..accuracy.campaign import Campaign, Record
+from ..accuracy.campaign import Campaign
+from ..accuracy.records import Record
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

@@ -1,13 +1,14 @@
 """Campaigns as tables: mean and standard deviation over the recorded seeds of each run, the paper's value beside it."""
 
-import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
+from scipy import stats
 
-from ..accuracy.campaign import Campaign, Record, read
+from ..accuracy.campaign import Campaign
+from ..accuracy.records import Record
 
 # Column -> a record's value; None where it was not measured.
 Columns = dict[str, Callable[[Record], float | None]]
@@ -16,6 +17,8 @@ COLUMNS: Columns = {
     "incremental": lambda r: r["summary"]["average_incremental_accuracy"],
     "forgetting": lambda r: r["summary"]["forgetting"],
 }
+INTERVAL = "95% interval"  # of the mean of average accuracies, where there are seeds enough to speak of one
+FEWEST_FOR_INTERVAL = 5
 # Threads wait for each other, which counts too: CPU time is that of runs with one.
 CPU_TIME: Columns = {"CPU s": lambda r: r.get("cpu_seconds") if r["machine"]["threads"] == 1 else None}
 MEMORY: Columns = {
@@ -38,17 +41,13 @@ def show(campaign: Campaign, *, markdown: bool = False) -> None:
 
 
 def as_markdown(campaign: Campaign) -> str:
-    header, rows = rows_of(campaign)
+    """Return the campaign's table for a page."""
+    return markdown(*rows_of(campaign))
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table for a page."""
     return "\n".join("| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *rows))
-
-
-def documented(text: str) -> str:
-    """Return a markdown page whose tables, each from ``<!-- campaign NAME -->`` to ``<!-- end -->``, are made anew.
-
-    ``<!-- campaign NAME of 0.1 -->``: from what that version recorded.
-    """
-    place = re.compile(r"(<!-- campaign ([\w-]+)(?: of ([\d.]+))? -->\n).*?(?=<!-- end -->)", re.DOTALL)
-    return place.sub(lambda found: f"{found[1]}\n{as_markdown(read(found[2], found[3]))}\n\n", text)
 
 
 def rows_of(campaign: Campaign) -> tuple[list[str], list[list[str]]]:
@@ -57,7 +56,10 @@ def rows_of(campaign: Campaign) -> tuple[list[str], list[list[str]]]:
     if campaign.reference or campaign.timed:
         columns = columns | (_wall_time(campaign) if campaign.timed else CPU_TIME) | MEMORY
     known = {name: values for name, values in (("paper", campaign.paper), ("anchor", campaign.anchors)) if values}
+    intervals = {run: interval(average_accuracies(campaign.records(run))) for run in campaign.runs}
     header = ["run", "seeds", *known, *columns]
+    beside = header.index("average accuracy") + 1
+    header[beside:beside] = [INTERVAL] if any(intervals.values()) else []
     header += [f"minus {campaign.reference}"] if campaign.reference else []
     rows = []
     for run in campaign.runs:
@@ -67,6 +69,7 @@ def rows_of(campaign: Campaign) -> tuple[list[str], list[list[str]]]:
         row = [run, str(len(records))]
         row += [f"{values[run]:.1f}" if run in values else "" for values in known.values()]
         row += [spread([value(record) for record in records.values()]) for value in columns.values()]
+        row[beside:beside] = [intervals[run]] if any(intervals.values()) else []
         if campaign.reference:
             row.append("" if run == campaign.reference else _difference(campaign, records))
         rows.append(row)
@@ -80,6 +83,18 @@ def spread(values: Sequence[float | None]) -> str:
         return ""
     deviation = f" ± {statistics.stdev(known):.1f}" if len(known) > 1 else ""
     return f"{statistics.mean(known):.1f}{deviation}"
+
+
+def interval(values: Sequence[float]) -> str:
+    """Return where the mean of all seeds there are lies with 95% confidence (Student's t); "" of fewer than five."""
+    if len(values) < FEWEST_FOR_INTERVAL:
+        return ""
+    reach = stats.t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+    return f"{statistics.mean(values) - reach:.1f} to {statistics.mean(values) + reach:.1f}"
+
+
+def average_accuracies(records: Mapping[int, Record]) -> list[float]:
+    return [record["summary"]["average_accuracy"] for record in records.values()]
 
 
 def _wall_time(campaign: Campaign) -> Columns:

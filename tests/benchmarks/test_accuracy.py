@@ -1,6 +1,7 @@
 """A campaign in a temporary folder: recorded once, skipped when recorded, made again when its settings change."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -9,8 +10,9 @@ import time
 import pytest
 import yaml
 
+from nncsl import methods
 from nncsl.benchmarks.accuracy import __main__ as accuracy
-from nncsl.benchmarks.accuracy import campaign, tables
+from nncsl.benchmarks.accuracy import campaign, pages, records, tables
 
 SMALL = {"network.width": 8, "network.hidden": 16, "tasks": 1, "epochs": 1}
 
@@ -31,7 +33,14 @@ def write(tmp_path, monkeypatch):
 
 
 def record_of(tmp_path, run, seed=3, name="tiny"):
-    return json.loads((tmp_path / "results" / name / f"{run}-seed{seed}.json").read_text())
+    (record,) = [r.record for r in records.read(tmp_path / "results" / f"{name}.jsonl") if r.entry == (run, seed)]
+    return record
+
+
+def entry_recorded(entry, **values):
+    """Writes a record of a run that has not been made."""
+    record = {"run": entry.name, "seed": entry.seed, "config": campaign.build.plain(entry.config)}
+    records.add(entry.file, record | values)
 
 
 def test_runs_are_recorded_skipped_and_made_again(write, tmp_path, capfd):
@@ -56,7 +65,7 @@ def test_runs_are_recorded_skipped_and_made_again(write, tmp_path, capfd):
 def test_a_part_of_a_campaign_can_be_run(write, tmp_path):
     write(seeds=(3, 4, 5))
     assert accuracy.main(["run", "tiny", "--only", "er", "--seeds", "3", "5", "--threads", "1"]) == 0
-    assert sorted(path.stem for path in (tmp_path / "results" / "tiny").iterdir()) == ["er-seed3", "er-seed5"]
+    assert [each.entry for each in records.read(tmp_path / "results" / "tiny.jsonl")] == [("er", 3), ("er", 5)]
 
 
 def test_what_another_campaign_recorded_is_not_made_again(write, tmp_path, capfd):
@@ -66,7 +75,7 @@ def test_what_another_campaign_recorded_is_not_made_again(write, tmp_path, capfd
     capfd.readouterr()
     assert accuracy.main(["run", "second", "--threads", "1"]) == 0
     assert "second: replay seed 3: recorded" in capfd.readouterr().out
-    assert not (tmp_path / "results" / "second").exists()
+    assert not (tmp_path / "results" / "second.jsonl").exists()
 
 
 def test_wall_time_is_that_of_the_timed_campaign_itself(write, capfd):
@@ -94,11 +103,8 @@ def test_wall_time_beside_a_reference_is_a_share_of_its_time(write, tmp_path):
         "forgetting": 1,
         "peak_memory": peak,
     }
-    (tmp_path / "results" / "tiny").mkdir(parents=True)
     for entry, wall, training in zip(campaign.read("tiny").entries, (120.0, 180.0), (90.0, 96.0), strict=True):
-        config = campaign.build.plain(entry.config)
-        record = {"config": config, "summary": summary | {"seconds": training}, "wall_seconds": wall}
-        entry.result.write_text(json.dumps(record))
+        entry_recorded(entry, summary=summary | {"seconds": training}, wall_seconds=wall)
     header, (er, finetune) = tables.rows_of(campaign.read("tiny"))
     first = header.index("wall min")
     assert header[first : first + 4] == ["wall min", "% of er's", "training", "the rest"]
@@ -108,15 +114,52 @@ def test_wall_time_beside_a_reference_is_a_share_of_its_time(write, tmp_path):
 
 def test_a_setting_that_is_new_since_a_record_has_its_default_there(write, tmp_path):
     write(runs=["er"])
-    assert accuracy.main(["run", "tiny", "--threads", "1"]) == 0
-    path = tmp_path / "results" / "tiny" / "er-seed3.json"
+    entry_recorded(campaign.read("tiny").entries[0], summary={})
+    path = tmp_path / "results" / "tiny.jsonl"
     record = json.loads(path.read_text())
     del record["config"]["kd_temperature"]
-    path.write_text(json.dumps(record))
+    records.add(path, record)
     assert campaign.read("tiny").entries[0].record is not None
     record["config"]["abandoned_setting"] = 1
-    path.write_text(json.dumps(record))
+    records.add(path, record)
     assert campaign.read("tiny").entries[0].record is None
+
+
+def test_a_head_of_another_size_is_another_run(write):
+    write("usual", runs=["er"])
+    (usual,) = campaign.read("usual").entries
+    entry_recorded(usual, summary={})
+    write("roomy", runs=["er"], settings=SMALL | {"head_outputs": 20})
+    (roomy,) = campaign.read("roomy").entries
+    assert campaign.read("usual").entries[0].record is not None and roomy.record is None
+    assert campaign.recorded_as(roomy.config) is None
+
+
+def test_a_line_begins_with_what_is_compared_and_stands_in_its_place(tmp_path):
+    path = tmp_path / "tiny.jsonl"
+    summary = {"accuracy_matrix": [[50.0]], "seconds": 1.0, "average_accuracy": 50.0}
+    for run, seed in (("er", 1), ("csl", 2), ("er", 0), ("er", 1)):
+        records.add(path, {"run": run, "seed": seed, "config": {}, "summary": summary, "curves": {"lr": [0.1]}})
+    lines = path.read_text().splitlines()
+    assert [line[: line.index(', "summ')] for line in lines] == [
+        '{"run": "csl", "seed": 2',
+        '{"run": "er", "seed": 0',
+        '{"run": "er", "seed": 1',
+    ]
+    begin = '{"average_accuracy": 50.0, "seconds": 1.0, "accuracy_matrix": [[50.0]]}'
+    assert all(f'"summary": {begin}' in line and line.endswith('"curves": {"lr": [0.1]}}') for line in lines)
+
+
+def test_processes_that_record_at_the_same_time_lose_nothing(tmp_path):
+    script = (
+        "import sys; from pathlib import Path; from nncsl.benchmarks.accuracy import records\n"
+        "for seed in range(30): records.add(Path(sys.argv[1]), {'run': sys.argv[2], 'seed': seed, 'summary': {}})"
+    )
+    path = tmp_path / "tiny.jsonl"
+    started = [subprocess.Popen([sys.executable, "-c", script, str(path), run]) for run in ("er", "csl")]
+    assert [process.wait() for process in started] == [0, 0]
+    written = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(each["run"], each["seed"]) for each in written] == [(run, n) for run in ("csl", "er") for n in range(30)]
 
 
 @pytest.mark.parametrize("method", ["csl", "joint"])
@@ -152,11 +195,8 @@ def test_the_table_has_means_deviations_paper_and_differences(write, tmp_path, c
                 peak = {"total": 3e6, "teacher": 0, "bank": 1e6}
                 value = first if entry.name == "er" else second
                 summary = {"average_accuracy": value, "average_incremental_accuracy": 1.0, "forgetting": 2.0}
-                config = campaign.build.plain(entry.config)
-                entry.result.parent.mkdir(parents=True, exist_ok=True)
-                record = {"summary": summary | {"peak_memory": peak}, "config": config, "cpu_seconds": 10.0}
-                threads = 2 if entry.name == "finetune" and seed == 2 else 1
-                entry.result.write_text(json.dumps(record | {"machine": {"threads": threads}}))
+                machine = {"threads": 2 if entry.name == "finetune" and seed == 2 else 1}
+                entry_recorded(entry, summary=summary | {"peak_memory": peak}, cpu_seconds=10.0, machine=machine)
     header, (er, finetune) = tables.rows_of(campaign.read("tiny"))
     er, finetune = dict(zip(header, er, strict=True)), dict(zip(header, finetune, strict=True))
     assert er["average accuracy"] == "52.0 ± 2.8" and er["paper"] == "36.3" and finetune["paper"] == ""
@@ -185,8 +225,37 @@ def test_recorded_campaigns_are_valid(name):
     assert all(entry.config.seed < 100 for entry in read.entries)  # those from 100 on are for tuning
 
 
-def test_the_document_has_the_tables_of_what_is_recorded():
-    text = accuracy.DOCUMENT.read_text()
-    assert "<!-- campaign cifar10-methods of 0.1 -->" in text
-    assert tables.documented(text) == text, "run python -m nncsl.benchmarks.accuracy document"
-    assert tables.documented(text.replace("| finetune | 5 |", "| tuned | 5 |")) == text
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
+def test_pages_have_the_tables_of_what_is_recorded(page):
+    text = page.read_text()
+    assert pages.documented(text) == text, "run python -m nncsl.benchmarks.accuracy document"
+
+
+def test_a_number_changed_by_hand_is_made_anew():
+    for name, row in (("README.md", "| `finetune` |"), ("REPRODUCIBILITY.md", "| finetune |")):
+        text = (pages.ROOT / name).read_text()
+        assert row in text and pages.documented(text.replace(row, row + " 99.9 |")) == text
+
+
+def test_an_overview_has_the_campaigns_and_the_paper_side_by_side(write):
+    write("first", runs=["csl", "er"], seeds=range(5), title="few")
+    write("second", runs=["er", "finetune"], seeds=(0, 1), paper={"table": "main", "er": 36.3})
+    for name, step in (("first", 1.0), ("second", 2.0)):
+        for entry in campaign.read(name).entries:
+            if (entry.name, entry.seed) not in (("csl", 4), ("finetune", 1)):
+                entry_recorded(entry, summary={"average_accuracy": 50 + step * entry.seed})
+    lines = pages.overview([campaign.read("first"), campaign.read("second")]).splitlines()
+    assert lines[0] == "| average accuracy, % | few, 5 seeds | 95% interval | second, 2 seeds | paper, full size |"
+    assert lines[2:] == [
+        "| `csl` | 51.5 ± 1.3 (4) |  |  |  |",
+        "| `er` | 52.0 ± 1.6 | 50.0 to 54.0 | 51.0 ± 1.4 | 36.3 |",
+        "| `finetune` |  |  | 50.0 (1) |  |",
+    ]
+
+
+def test_every_system_has_a_status_and_what_was_said_of_it_stays():
+    text = (pages.ROOT / "REPRODUCIBILITY.md").read_text()
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| (\d+ \| [^|]+ \| [^|]+ \| .*) \|$", text, re.MULTILINE))
+    assert list(rows) == list(methods.METHODS)
+    agreements = [row.split(" | ")[2] for row in rows.values()]
+    assert all(agreements) and pages.documented(text.replace(" | digits ", " | tens ")) == text

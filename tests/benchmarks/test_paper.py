@@ -45,6 +45,16 @@ def test_what_was_recorded_stands_beside_it(labels, expected):
     assert bool(re.fullmatch(r"\d+\.\d ± \d+\.\d \(\d+\)", paper.seen_here(line))) == expected
 
 
+def test_the_page_has_what_is_recorded():
+    text = paper.PAGE.read_text().splitlines()
+    for line in paper.lines():
+        if line.row["dataset"] == "cifar10" and line.row["labels"] in ("0.8%", "3%") and line.row["memory"] != "5120":
+            seen = paper.seen_here(line)
+            here = f"{seen} `cifar10-small`" if seen else paper.NOTHING_HERE
+            found = [row for row in text if line.command in row and f" | {line.row['value']}" in row]
+            assert found and all(f" | {here} | " in row for row in found), "run python -m nncsl.benchmarks.paper"
+
+
 def test_hours_grow_with_the_work():
     by_method = {
         line.row["method"]: float(paper.hours(line).split(" / ")[0])

@@ -50,7 +50,7 @@ def test_presets_hold_the_papers_numbers(preset):
 
 @pytest.mark.parametrize("full", ["cifar10", "cifar100"])
 def test_small_presets_change_size_and_schedule_only(full):
-    """Tasks, labels, memory, views and losses are the paper's; what differs is said in REPRODUCIBILITY.md.
+    """Tasks, labels, memory, views and losses are the paper's; what differs is said in docs/experiments.md.
 
     Longer training needs more stored views: that is part of the schedule.
     """

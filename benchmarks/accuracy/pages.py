@@ -1,0 +1,86 @@
+"""The tables of the pages, made from records: what stands between ``<!-- KIND NAME ... -->`` and ``<!-- end -->``.
+
+campaign NAME [of VERSION]: the campaign's whole table, or that of what an older version recorded.
+overview NAME ...: a row for each run, the campaigns and the paper side by side.
+status NAME ...: how many runs and seeds each system has; what else its rows say is written by hand and stays.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from nncsl import methods
+
+from ..accuracy.campaign import Campaign, Entry, read
+from ..accuracy.tables import INTERVAL, as_markdown, average_accuracies, interval, markdown, spread
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "REPRODUCIBILITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+_PLACE = re.compile(r"(<!-- (campaign|overview|status) ([\w. -]+) -->\n)(.*?)(?=<!-- end -->)", re.DOTALL)
+
+
+def documented(text: str) -> str:
+    """Return a page with its tables made anew."""
+    return _PLACE.sub(lambda found: f"{found[1]}\n{_table(found[2], found[3].split(), found[4])}\n\n", text)
+
+
+def _table(kind: str, words: list[str], present: str) -> str:
+    if kind == "campaign":
+        return as_markdown(read(words[0], version=words[2] if len(words) > 2 else None))  # NAME of VERSION
+    campaigns = [read(name) for name in words]
+    return overview(campaigns) if kind == "overview" else status(campaigns, present)
+
+
+def overview(campaigns: Sequence[Campaign]) -> str:
+    """Return average accuracies: those of the campaigns, and the paper's beside each that it has values for."""
+    runs = _merged([campaign.runs for campaign in campaigns])
+    header, columns = ["average accuracy, %"], [[f"`{run}`" for run in runs]]
+    for campaign in campaigns:
+        values = {run: average_accuracies(campaign.records(run)) for run in runs}
+        seeds = max(map(len, values.values()))
+        header.append(f"{campaign.title}, {seeds} seeds")
+        columns.append([_cell(values[run], seeds) for run in runs])
+        if any(map(interval, values.values())):
+            header.append(INTERVAL)
+            columns.append([interval(values[run]) for run in runs])
+        if campaign.paper:
+            header.append("paper, full size")
+            columns.append([f"{campaign.paper[run]:.1f}" if run in campaign.paper else "" for run in runs])
+    return markdown(header, [row for row in zip(*columns, strict=True) if any(row[1:])])
+
+
+def status(campaigns: Sequence[Campaign], present: str) -> str:
+    """Return the table that stands there with the number of runs and the seeds of each system counted anew.
+
+    A system that it lacks gets a row.
+    """
+    written = {}
+    for line in present.strip().splitlines()[2:]:
+        _, name, _, _, *judged, _ = (cell.strip() for cell in line.split("|"))
+        written[name.strip("`")] = judged
+    rows = []
+    for name in methods.METHODS:
+        entries = [e for c in campaigns for e in c.entries if e.config.method == name and e.record is not None]
+        rows.append([f"`{name}`", str(len(entries)), _seeds(campaigns, entries), *(written.get(name) or ["", ""])])
+    return markdown(["system", "runs", "seeds", "agrees with the paper", "note"], rows)
+
+
+def _seeds(campaigns: Sequence[Campaign], entries: Sequence[Entry]) -> str:
+    """Return how many seeds there are of each campaign."""
+    counts = {c.title: len({e.seed for e in entries if e.campaign == c.name}) for c in campaigns}
+    return ", ".join(f"{title}: {count}" for title, count in counts.items() if count) or "none"
+
+
+def _cell(values: Sequence[float], seeds: int) -> str:
+    """Return mean and deviation, and of how many seeds where there are fewer than in the header."""
+    return spread(values) + (f" ({len(values)})" if 0 < len(values) < seeds else "")
+
+
+def _merged(lists: Sequence[Sequence[str]]) -> list[str]:
+    """Return all names, each after the one that it follows in the list that has it first."""
+    merged: list[str] = []
+    for names in lists:
+        for place, name in enumerate(names):
+            if name not in merged:
+                merged.insert(merged.index(names[place - 1]) + 1 if place else 0, name)
+    return merged
