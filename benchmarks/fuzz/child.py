@@ -198,7 +198,7 @@ def _judged(
         return "traceback", last or f"signal {-code}"
     if raw := RAW.search(out + err):
         return "output", f"raw {raw[0]!r} in {(out + err)[max(0, raw.start() - 40) : raw.end() + 20]!r}"
-    if forged := _forged(inside, out if case.command == "metrics" else ""):
+    if forged := _forged(inside, out if prints_a_table(case) else ""):
         return "output", forged
     allowed = {"refused": {2, 3}, "done": {0}, "any": {0, 2, 3, 130}}[case.expected]
     if case.command == "predict":
@@ -209,6 +209,11 @@ def _judged(
     if code == 2 and case.command == "train" and left - {"cache"}:
         return "leftover", f"refused, but made {sorted(left)}"
     return "ok", ""
+
+
+def prints_a_table(case: Case) -> bool:
+    """Return whether a case's output is csv; where the table goes to a file, it is the file's name."""
+    return case.command == "metrics" and not any(re.match("--?o", word) for word in case.words)
 
 
 def _forged(inside: Path, table: str) -> str:

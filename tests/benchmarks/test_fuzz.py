@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from nncsl.benchmarks.fuzz.case import Case
 from nncsl.benchmarks.fuzz.cases import cases
+from nncsl.benchmarks.fuzz.child import prints_a_table
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="watches its children by Linux's /proc")
 
@@ -24,6 +26,13 @@ def test_no_case_names_a_place_outside_its_folder():
     for case in cases(0):
         for word in case.words:
             assert not word.split("=")[-1].startswith(("/", "~", "..")), case.name
+
+
+def test_the_name_of_a_written_table_is_not_taken_for_one():
+    assert prints_a_table(Case("metrics", ("metrics", "run")))
+    for words in (("--out", "=1.csv"), ("--out==1.csv",), ("-o", "=1.csv")):
+        assert not prints_a_table(Case("metrics", ("metrics", "run", *words)))
+    assert not prints_a_table(Case("report", ("report", "run")))
 
 
 def test_flags_settings_and_files_end_with_an_answer(tmp_path):
