@@ -168,27 +168,44 @@ def harmless(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
+def open_regular(path: Path, most: int | None = None) -> BinaryIO:
+    """Open a regular file of at most so many bytes; an OSError says why not: a pipe could keep its reader for ever."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):
+        why = "it is not a regular file"
+    elif most is not None and found.st_size > most:
+        why = f"it has {found.st_size:,} bytes, more than {most:,}"
+    else:
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    raise OSError(why)
+
+
+def reason(error: Exception) -> str:
+    """Return why a file can't be read, without its name."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
     """Return what a regular file of at most so many bytes holds; devices, pipes and larger files are refused unread."""
-    check_regular(path, most)
-    try:
-        with path.open("rb") as file:
-            return file.read(most)
-    except OSError as error:
-        raise UserError(f"{path} can't be read: {error.strerror}; is it a file, and yours?") from error
+    with _opened(path, most) as file:
+        return file.read(most)
 
 
-def check_regular(path: Path, most: int) -> None:
-    """Refuse devices, pipes, folders and files of more bytes, without opening them."""
+def check_regular(path: Path, most: int = LARGEST_TEXT) -> None:
+    """Refuse what :func:`read_bytes` refuses, for those who read it in another way."""
+    with _opened(path, most):
+        pass
+
+
+@contextmanager
+def _opened(path: Path, most: int) -> Iterator[BinaryIO]:
     try:
-        found = path.stat()
+        with open_regular(path, most) as file:
+            yield file
     except (OSError, ValueError) as error:  # of the latter kind: a name with a zero byte
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"{path} can't be read: {reason}; is it there, and whole?") from error
-    if not stat.S_ISREG(found.st_mode):
-        raise UserError(f"{path} is not a regular file: expected one that nncsl wrote; copy the run anew")
-    if found.st_size > most:
-        raise UserError(f"{path} has {found.st_size:,} bytes, expected at most {most:,}: is it damaged?")
+        raise UserError(f"{path} can't be read: {reason(error)}; is it there, whole, and yours?") from error
 
 
 def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
