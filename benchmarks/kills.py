@@ -79,7 +79,7 @@ def cases() -> dict[str, Case]:
         "micro-batch, spilled to disk": "micro_batch=40 spill=disk",
         "micro-batch, recompute": "micro_batch=40 recompute=true",
         "micro-batch, copied teacher": "micro_batch=40 teacher_mode=model",
-        "memory budget": "memory_budget=500MB",
+        "memory budget": "memory_budget=500MB unlabeled_batch=40 epochs=8",  # longer than its planning
         "many steps": "unlabeled_batch=100",
         "many steps, micro-batch": "unlabeled_batch=100 micro_batch=40",
         "many steps, er": "method=er unlabeled_batch=100",
