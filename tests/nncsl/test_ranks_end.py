@@ -48,12 +48,12 @@ def rank(number, port, arguments, log, last):
     os._exit(code)  # as fast as a command ends; the fork server has no use for what it leaves
 
 
-def both(folder, last):
-    """Exit codes and words of two ranks, the second of which gets a signal in one of its steps."""
+def both(folder, last, first=None):
+    """Exit codes and words of two ranks, the second of which gets a signal in one of its steps, the first perhaps."""
     port, arguments = free_port(), ["--out", str(folder), "--epochs", "12", *SMALL]
     logs = [folder.with_name(f"rank-{number}.log") for number in (0, 1)]
     started = [
-        processes.Process(target=rank, args=(number, port, arguments, logs[number], last if number else None))
+        processes.Process(target=rank, args=(number, port, arguments, logs[number], last if number else first))
         for number in (0, 1)
     ]
     for process in started:
@@ -86,6 +86,13 @@ def test_one_rank_asked_to_stop_stops_all_with_one_checkpoint(tmp_path):
     saved = checkpoint.load(folder / "checkpoint" / "state.pt")["state"]
     steps = saved["steps"][0]
     assert 7 < saved["epoch"] * steps + saved["step"] <= 7 + 3  # agreed on within two steps
+
+
+def test_a_rank_that_was_asked_to_stop_says_so_also_when_the_other_ends_first(tmp_path):
+    """As at a run's end, where one is in the loop over steps and the other behind it."""
+    codes, words = both(tmp_path / "run", (7, signal.SIGKILL), (7, signal.SIGTERM))
+    assert codes == [130, -signal.SIGKILL]
+    assert words[0].splitlines()[-1] == f"nncsl: interrupted; continue with: nncsl train --resume {tmp_path / 'run'}"
 
 
 def test_a_rank_that_waits_for_others_stops_when_it_is_asked_to(tmp_path):
