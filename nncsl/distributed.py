@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from nncsl import passes
 from nncsl.batches import Batch, Render
 from nncsl.errors import UserError
-from nncsl.exchange import Exchange
+from nncsl.exchange import Exchange, noticing_the_lost
 from nncsl.networks import Network
 from nncsl.passes import Forward, Passes
 
@@ -179,7 +179,7 @@ def connect() -> Ranks:
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         return ALONE
     if not dist.is_initialized():
-        with _stopping_at_once():
+        with noticing_the_lost(), _stopping_at_once():
             store, rank, count = next(dist.rendezvous("env://", timeout=_PATIENCE))
             if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":  # torchrun's one store outlives its restarts
                 store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
