@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nncsl.errors import ConfigError, UserError, shown
+from nncsl.errors import ConfigError, UserError, shown, visible
 
 _ADVICE = "make room or choose another --out"
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
@@ -142,6 +142,7 @@ def write_figure(target: Path, figure: Any, *, dpi: int, advice: str = _ADVICE) 
     families = ["DejaVu Sans", *(name for name in _CJK_FONTS if name in there)]
     for label in figure.findobj(Text):
         label.set_fontfamily(families)
+        label.set_text(visible(label.get_text()))  # matplotlib takes no names that are not UTF-8
     with written_beside(target, advice=advice) as beside, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # shown as a box, which says it as well
         figure.savefig(beside, dpi=dpi)
