@@ -40,4 +40,4 @@ def test_flags_settings_and_files_end_with_an_answer(tmp_path):
     ended = subprocess.run(words, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     rows = [json.loads(line) for line in (tmp_path / "seed-0.jsonl").read_text().splitlines()]
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert len(rows) >= 100 and len({row["command"] for row in rows}) >= 11
+    assert len(rows) >= 100 and len({row["command"] for row in rows}) >= 15
