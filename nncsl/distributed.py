@@ -6,8 +6,12 @@ ranks does not show in a single bit. Everything else (losses, memory, optimizer)
 """
 
 import os
+import signal
+import socket
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +23,7 @@ from torch import Tensor, nn
 from nncsl import passes
 from nncsl.batches import Batch, Render
 from nncsl.errors import UserError
-from nncsl.exchange import Exchange
+from nncsl.exchange import Exchange, noticing_the_lost
 from nncsl.networks import Network
 from nncsl.passes import Forward, Passes
 
@@ -111,7 +115,8 @@ class Ranks(Exchange):
             try:
                 found = work(), None
             except BaseException as error:
-                self._say((None, getattr(error, "exit_code", 1)), None)
+                with suppress(UserError):  # who has gone already need not hear of it
+                    self._say((None, getattr(error, "exit_code", 1)), None)
                 raise
         value, code = self._say(found, None)
         if code is not None:
@@ -131,7 +136,7 @@ class Ranks(Exchange):
         for turn in range(3):
             if turn == mine:
                 found = work()
-            with self._talking(0):
+            with self._talking(0), _stopping_at_once():
                 dist.barrier()
         return found
 
@@ -174,8 +179,39 @@ def connect() -> Ranks:
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         return ALONE
     if not dist.is_initialized():
-        store, rank, count = next(dist.rendezvous("env://", timeout=_PATIENCE))
-        if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":  # torchrun's one store outlives its restarts
-            store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=_PATIENCE)
+        with noticing_the_lost(), _stopping_at_once():
+            store, rank, count = next(dist.rendezvous("env://", timeout=_PATIENCE))
+            if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":  # torchrun's one store outlives its restarts
+                store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=_PATIENCE)
     return Ranks(rank=dist.get_rank(), count=dist.get_world_size())
+
+
+@contextmanager
+def _stopping_at_once() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the process inside the block, where torch waits for others and Python is not asked.
+
+    A thread hears of the signal. Nothing is being written there: whoever waits has done its part, or has yet to begin.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard, wake = socket.socketpair()
+    wake.setblocking(False)
+
+    def listen() -> None:
+        while found := heard.recv(1):
+            if found[0] in (signal.SIGINT, signal.SIGTERM):
+                os.write(2, b"nncsl: interrupted\n")
+                os._exit(130)
+
+    listener = threading.Thread(target=listen, name="nncsl-waiting", daemon=True)
+    listener.start()
+    before = signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        wake.close()
+        listener.join()
+        heard.close()

@@ -169,12 +169,20 @@ class Exchange:
         self.traffic.bytes += size
         began = time.perf_counter()
         try:
-            yield
-        except RuntimeError as error:  # torch's own errors of this kind, and what gloo and NCCL raise
-            said = re.sub(r"^(\[[^]]*\] )+|\. This is typically.*", "", str(error).splitlines()[0])
-            raise RankLostError(f"another rank has ended or can't be reached ({said})") from error
+            with noticing_the_lost():
+                yield
         finally:
             self.traffic.seconds += time.perf_counter() - began
+
+
+@contextmanager
+def noticing_the_lost() -> Iterator[None]:
+    """Raise a RankLostError for whatever goes wrong between ranks inside the block."""
+    try:
+        yield
+    except RuntimeError as error:  # torch's own errors of this kind, and what gloo and NCCL raise
+        said = re.sub(r"^(\[[^]]*\] )+|\. This is typically.*", "", str(error).splitlines()[0])
+        raise RankLostError(f"another rank has ended or can't be reached ({said})") from error
 
 
 def _in_order(values: Sequence[Tensor]) -> Tensor:

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nncsl.errors import ConfigError, UserError, shown
+from nncsl.errors import ConfigError, UserError, shown, visible
 
 _ADVICE = "make room or choose another --out"
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
@@ -142,6 +142,7 @@ def write_figure(target: Path, figure: Any, *, dpi: int, advice: str = _ADVICE) 
     families = ["DejaVu Sans", *(name for name in _CJK_FONTS if name in there)]
     for label in figure.findobj(Text):
         label.set_fontfamily(families)
+        label.set_text(visible(label.get_text()))  # matplotlib takes no names that are not UTF-8
     with written_beside(target, advice=advice) as beside, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # shown as a box, which says it as well
         figure.savefig(beside, dpi=dpi)
@@ -168,27 +169,44 @@ def harmless(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
+def open_regular(path: Path, most: int | None = None) -> BinaryIO:
+    """Open a regular file of at most so many bytes; an OSError says why not: a pipe could keep its reader for ever."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):
+        why = "it is not a regular file"
+    elif most is not None and found.st_size > most:
+        why = f"it has {found.st_size:,} bytes, more than {most:,}"
+    else:
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    raise OSError(why)
+
+
+def reason(error: Exception) -> str:
+    """Return why a file can't be read, without its name."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
     """Return what a regular file of at most so many bytes holds; devices, pipes and larger files are refused unread."""
-    check_regular(path, most)
-    try:
-        with path.open("rb") as file:
-            return file.read(most)
-    except OSError as error:
-        raise UserError(f"{path} can't be read: {error.strerror}; is it a file, and yours?") from error
+    with _opened(path, most) as file:
+        return file.read(most)
 
 
-def check_regular(path: Path, most: int) -> None:
-    """Refuse devices, pipes, folders and files of more bytes, without opening them."""
+def check_regular(path: Path, most: int = LARGEST_TEXT) -> None:
+    """Refuse what :func:`read_bytes` refuses, for those who read it in another way."""
+    with _opened(path, most):
+        pass
+
+
+@contextmanager
+def _opened(path: Path, most: int) -> Iterator[BinaryIO]:
     try:
-        found = path.stat()
+        with open_regular(path, most) as file:
+            yield file
     except (OSError, ValueError) as error:  # of the latter kind: a name with a zero byte
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"{path} can't be read: {reason}; is it there, and whole?") from error
-    if not stat.S_ISREG(found.st_mode):
-        raise UserError(f"{path} is not a regular file: expected one that nncsl wrote; copy the run anew")
-    if found.st_size > most:
-        raise UserError(f"{path} has {found.st_size:,} bytes, expected at most {most:,}: is it damaged?")
+        raise UserError(f"{path} can't be read: {reason(error)}; is it there, whole, and yours?") from error
 
 
 def read_text(path: Path, most: int = LARGEST_TEXT) -> str:

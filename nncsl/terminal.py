@@ -261,6 +261,7 @@ class Interruption:
     """
 
     _current: ClassVar["Interruption | None"] = None
+    _latest: ClassVar["Interruption | None"] = None
 
     def __init__(self, say: Callable[[str], None] = print) -> None:
         self.requested = self._noted = False
@@ -276,7 +277,7 @@ class Interruption:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._previous[number] = signal.signal(number, self._note)
         self._woken = signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
-        Interruption._current = self
+        Interruption._current = Interruption._latest = self
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -336,6 +337,11 @@ class Interruption:
                 if sys.stdout.isatty():
                     os.write(sys.stdout.fileno(), b"\x1b[?25h\n")  # the bar has hidden the cursor
                 os._exit(130)  # what is on disk is whole at any moment
+
+
+def stop_was_requested() -> bool:
+    """Return whether somebody asked the run to stop that is under way, or has just ended."""
+    return Interruption._latest is not None and Interruption._latest.requested
 
 
 def heed() -> None:

@@ -37,6 +37,9 @@ SHORT = [
     *("--set", "verify_data=false"),
 ]
 
+# The report takes most of a short run's time, and is the same for all: the plain command and the prepared run write it.
+NO_REPORT = ["--no-report"]
+
 SHORT_PRETRAINING = ["--quiet", "--epochs", "1", *SHORT[SHORT.index("--set") :]]
 
 # Why a command is resolved but not run, by the part of it that tells.
@@ -118,12 +121,12 @@ def prepared(tmp_path_factory):
         exec(python_blocks(ROOT / "docs" / "use.md")[0], {})  # writes digits/, first/, later/, unseen/
         exec(python_blocks(ROOT / "docs" / "data.md")[0], {})  # writes images.csv, pets.parquet, labeled.txt
         assert cli.main(["train", *SHORT]) == 0
-        assert cli.main(["train", "--preset", "cifar10", "--data-dir", "DATA", *SHORT]) == 0
+        assert cli.main(["train", "--preset", "cifar10", "--data-dir", "DATA", *SHORT, *NO_REPORT]) == 0
         lines = shell_lines((ROOT / "docs" / "use.md").read_text())
         (story,) = [line for line in lines if re.fullmatch(r"nncsl train .* --out runs/story", line)]
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        assert cli.main([*shlex.split(story)[1:], *SHORT]) == 0
-        assert cli.main(["train", "--continue", "runs/story", "--dataset", "folder:later", "--quiet"]) == 0
+        assert cli.main([*shlex.split(story)[1:], *SHORT, *NO_REPORT]) == 0
+        assert cli.main(["train", "--continue", "runs/story", "--dataset", "folder:later", "--quiet", *NO_REPORT]) == 0
         assert cli.main(["pretrain", "--dataset", "digits", "--out", "digits.safetensors", *SHORT_PRETRAINING]) == 0
         shutil.copytree("runs/digits-nncsl-seed0", "runs/first")
         shutil.copytree("runs/digits-nncsl-seed0", "runs/half-done", ignore=shutil.ignore_patterns("summary.json"))
@@ -153,7 +156,8 @@ def run(words):
         goes_on = "--resume" in words or "--continue" in words
         if not goes_on:  # as written it must be possible, too: what is shortened may hide a mistake
             check_known(configuration(cli.build_parser().parse_args(words)))
-        words = [*words, *(["--quiet"] if goes_on else shortened(words))]
+        plain = words == ["train"]
+        words = [*words, *(["--quiet"] if goes_on else shortened(words)), *([] if plain else NO_REPORT)]
     elif words[0] == "plan":
         words = [*words, *shortened(words)[1:]]
     elif words[0] == "data" and "DATA" in words:
@@ -279,7 +283,7 @@ def test_the_scripts_of_the_extending_page_run(here, name, monkeypatch, capsys):
             monkeypatch.setitem(registry, key, None)
             monkeypatch.delitem(registry, key)
     for words in lines:
-        monkeypatch.setattr(sys, "argv", [*words[1:], *(SHORT if "train" in words else [])])
+        monkeypatch.setattr(sys, "argv", [*words[1:], *([*SHORT, *NO_REPORT] if "train" in words else [])])
         with pytest.raises(SystemExit) as ended:
             runpy.run_path(name, run_name="__main__")
         assert ended.value.code == 0, capsys.readouterr().err

@@ -33,7 +33,11 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m nncsl.benchmarks.fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, help="only the first so many cases (default: all)")
-    parser.add_argument("--short", action="store_true", help="a quick choice: every 40th case that does not train")
+    parser.add_argument(
+        "--short",
+        action="store_true",
+        help="a quick choice of cases that do not train, of each command",
+    )
     parser.add_argument("--only", default="", help="only cases whose name contains this")
     parser.add_argument(
         "--part", default="1/1", metavar="K/N", help="only each N-th case: N processes may share --work"
@@ -46,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     numbered = list(enumerate(cases(options.seed)))[: options.count]
     chosen = [(number, case) for number, case in numbered if options.only in f"{case.command} {case.name}"]
     if options.short:
-        chosen = [(number, case) for number, case in chosen if case.command not in SLOW][::40]
+        chosen = few(chosen)
     part, parts = map(int, options.part.split("/"))
     chosen = chosen[part - 1 :: parts]
     print(f"{len(chosen)} cases, in {work}", flush=True)
@@ -60,6 +64,15 @@ def main(argv: list[str] | None = None) -> int:
     if options.work is None:
         shutil.rmtree(work)
     return 1 if failures else 0
+
+
+def few(chosen: list[tuple[int, Case]]) -> list[tuple[int, Case]]:
+    """Return every 50th case of each command that does not train, and at least three of each that has them."""
+    commands: dict[str, list[tuple[int, Case]]] = {}
+    for number, case in chosen:
+        if case.command not in SLOW:
+            commands.setdefault(case.command, []).append((number, case))
+    return [case for each in commands.values() for case in each[:: max(1, min(50, len(each) // 3))]]
 
 
 def campaign(chosen: list[tuple[int, Case]], seed: int, work: Path) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ FILES = {  # and by which of these
     "metrics.jsonl": (0, 4, 5),
     "summary.json": (0, 4),
     "command.txt": (4,),
+    "SHA256SUMS": (0, 1, 2, 4, 5),
     "checkpoint/state.pt": (0, 1, 2, 3, 6),
     "snapshots/task-1.npz": (4,),
     "snapshots/task-2.npz": (4,),

@@ -12,8 +12,9 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from nncsl.data.listing import NO_CLASS, Found, Listing, split_by_ratio
-from nncsl.data.user_files import file_times, open_regular, shown
+from nncsl.data.user_files import as_text, file_times
 from nncsl.errors import DataError
+from nncsl.files import open_regular
 
 _SPLITS = {
     "train": ("train", "training"),
@@ -30,19 +31,19 @@ def find(path: Path, test_fraction: float) -> Found:
         shards = _shards(path)
         parts = {split: _listing(path, found) for split, found in shards.items() if found}
     except ImportError as error:
-        raise DataError(f"hf:{shown(path)} needs pyarrow: pip install 'nncsl[hf]' ({error})") from error
+        raise DataError(f"hf:{as_text(path)} needs pyarrow: pip install 'nncsl[hf]' ({error})") from error
     except (OSError, ValueError, TypeError) as error:  # pyarrow's own errors are ValueErrors
-        raise DataError(f"{shown(path)} can't be read as a data set of arrow or parquet files ({error})") from error
+        raise DataError(f"{as_text(path)} can't be read as a data set of arrow or parquet files ({error})") from error
     train = parts.get("train")
     if train is None:
-        raise DataError(f"{shown(path)} has no training split; expected train in the names of its files or folders")
+        raise DataError(f"{as_text(path)} has no training split; expected train in the names of its files or folders")
     if not train.class_names:
-        raise DataError(f"{shown(path)}: no column has labels; expected one of {', '.join(_LABEL_COLUMNS)}")
+        raise DataError(f"{as_text(path)}: no column has labels; expected one of {', '.join(_LABEL_COLUMNS)}")
     test = parts.get("test")
     if test is None:
         train, test = split_by_ratio(train, test_fraction)
     elif test.class_names != train.class_names:
-        raise DataError(f"{shown(path)}: training and test split have different classes")
+        raise DataError(f"{as_text(path)}: training and test split have different classes")
     else:
         test = test.part(test.labels != NO_CLASS)
     more = parts["unlabeled"].images if "unlabeled" in parts else ()
@@ -56,7 +57,7 @@ class Row(NamedTuple):
     row: int
 
     def __str__(self) -> str:
-        return f"{shown(self.shard.path)}, row {self.row},"
+        return f"{as_text(self.shard.path)}, row {self.row},"
 
     def open(self) -> BinaryIO:
         value = self.shard.value(self.row)
@@ -143,11 +144,15 @@ class Shard:
 def _shards(path: Path) -> dict[str, list[Shard]]:
     """The files by split: its name stands in that of a file or its folder; without any they are all to train."""
     if not path.exists():
-        raise DataError(f"{shown(path)} does not exist; expected a folder with arrow or parquet files, or one of them")
+        raise DataError(
+            f"{as_text(path)} does not exist; expected a folder with arrow or parquet files, or one of them"
+        )
     files = sorted(p for p in path.rglob("*") if p.suffix in (".arrow", ".parquet")) if path.is_dir() else [path]
     files = [file for file in files if file.is_file() and not file.name.startswith("cache-")]
     if not files:
-        raise DataError(f"{shown(path)} has no .arrow or .parquet files; expected what save_to_disk or the Hub writes")
+        raise DataError(
+            f"{as_text(path)} has no .arrow or .parquet files; expected what save_to_disk or the Hub writes"
+        )
     if files == [path]:
         return {"train": [Shard(path)]}
     inside = {file: "/".join(file.relative_to(path).with_suffix("").parts[-2:]) for file in files}
@@ -184,7 +189,7 @@ def _numbered(path: Path, images: tuple[Row, ...], values: Sequence[Any], names:
         place = {number: number for number in range(len(names))}
     strange = [value for value, none in zip(values, missing, strict=True) if not none and value not in place]
     if strange:
-        raise DataError(f"{shown(path)}: label {strange[0]!r} is none of its {len(names)} classes")
+        raise DataError(f"{as_text(path)}: label {strange[0]!r} is none of its {len(names)} classes")
     labels = [NO_CLASS if none else place[value] for value, none in zip(values, missing, strict=True)]
     return Listing(images, np.array(labels, np.int64), tuple(map(str, names)))
 
@@ -206,6 +211,6 @@ def _choice(path: Path, what: str, names: Sequence[str], usual: Sequence[str]) -
     found = next((name for name in usual if name in names), names[0] if len(names) == 1 else None)
     if found is None:
         raise DataError(
-            f"{shown(path)}: which column has the {what}? Found {', '.join(names)}; expected e.g. {usual[0]}"
+            f"{as_text(path)}: which column has the {what}? Found {', '.join(names)}; expected e.g. {usual[0]}"
         )
     return found

@@ -10,7 +10,7 @@ from nncsl.data.division import task_sizes
 from nncsl.data.labels import LabelBudget
 from nncsl.data.sources import NO_CLASS, SOURCES, Source, SourceOptions, open_source, own_place, unknown
 from nncsl.data.tasks import Task, check_memory, split_tasks
-from nncsl.data.user_files import shown
+from nncsl.data.user_files import as_text
 from nncsl.errors import ConfigError, DataError
 from nncsl.files import expanded
 
@@ -94,8 +94,8 @@ def check_known(config: Config) -> None:
 def _check_name(name: str) -> None:
     if name not in SOURCES and not own_place(name)[0]:
         raise unknown(name)
-    if shown(name) != name:  # a run could not write it down
-        raise ConfigError(f"dataset={shown(name)!r}: the name is not UTF-8; rename it or link to it")
+    if as_text(name) != name:  # a run could not write it down
+        raise ConfigError(f"dataset={as_text(name)!r}: the name is not UTF-8; rename it or link to it")
 
 
 def prepare(config: Config) -> str:

@@ -9,8 +9,9 @@ from typing import BinaryIO, Protocol
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from nncsl.data.user_files import open_regular, reason, shown
+from nncsl.data.user_files import as_text
 from nncsl.errors import DataError
+from nncsl.files import open_regular, reason
 
 MAX_PIXELS = 50_000_000  # a photograph of 8,000 x 6,000; three bytes for each are held while it is decoded
 _BYTES_PER_PIXEL = 8  # four channels of 16 bits: no file needs more
@@ -97,7 +98,7 @@ def _opened(file: Path | Encoded, max_pixels: int) -> Iterator[Image.Image]:
                     raise ValueError(f"{image.width} x {image.height} pixels; --set max_pixels={pixels} allows that")
                 yield image
     except Exception as error:
-        place = shown(file) if isinstance(file, Path) else str(file)
+        place = as_text(file) if isinstance(file, Path) else str(file)
         raise UnreadableImage(place, _reason(error)) from error
 
 

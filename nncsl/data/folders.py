@@ -9,8 +9,9 @@ import numpy as np
 
 from nncsl.data.decoding import measure
 from nncsl.data.listing import Found, ImageFile, Listing, split_by_ratio
-from nncsl.data.user_files import read_text, reason, shown
+from nncsl.data.user_files import as_text, read_text
 from nncsl.errors import DataError
+from nncsl.files import reason
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 _TEST_FOLDERS = ("test", "val", "validation")
@@ -43,11 +44,11 @@ def find(
     try:
         if not root.is_dir():
             raise DataError(
-                f"{shown(root)} is not a folder; expected train/ and test/ (or val/) with a sub-folder per class"
+                f"{as_text(root)} is not a folder; expected train/ and test/ (or val/) with a sub-folder per class"
             )
         return _find(root, classes, test_fraction, first_label)
     except OSError as error:
-        raise DataError(f"{shown(error.filename or root)} can't be read: {error.strerror or error}") from error
+        raise DataError(f"{as_text(error.filename or root)} can't be read: {error.strerror or error}") from error
 
 
 def _find(root: Path, classes: tuple[str, ...] | None, test_fraction: float | None, first_label: int) -> Found:
@@ -64,7 +65,7 @@ def _find(root: Path, classes: tuple[str, ...] | None, test_fraction: float | No
             train.plus(more), _list(test_root, classes or _classes(root / "train"), ignored), ignored, by_class=True
         )
     if test_fraction is None:
-        raise DataError(f"{shown(root)} has no train/ and val/ folders; expected both, with a sub-folder per class")
+        raise DataError(f"{as_text(root)} has no train/ and val/ folders; expected both, with a sub-folder per class")
     train, test = split_by_ratio(_list(root, classes, ignored), test_fraction, first_label)
     return Found(train.plus(more), test, ignored, by_class=True)
 
@@ -75,7 +76,7 @@ def class_names(root: Path) -> tuple[str, ...]:
     try:
         return _classes(root / "train" if by_folder else root)
     except OSError as error:
-        raise DataError(f"{shown(root)} can't be read: {error.strerror or error}") from error
+        raise DataError(f"{as_text(root)} can't be read: {error.strerror or error}") from error
 
 
 def typical_short_side(root: Path) -> int | None:
@@ -97,13 +98,13 @@ def _list(root: Path, classes: tuple[str, ...] | None, ignored: Counter[str]) ->
         classes = _classes(root)
         if not classes:
             flat = len(_members(root, Counter()))
-            hint = f": its {flat} images belong into them; parent folder: {shown(root.parent)}" if flat else ""
-            raise DataError(f"{shown(root)} has no sub-folders; expected one per class{hint}")
+            hint = f": its {flat} images belong into them; parent folder: {as_text(root.parent)}" if flat else ""
+            raise DataError(f"{as_text(root)} has no sub-folders; expected one per class{hint}")
         ignored.update(_kind(p) for p in root.iterdir() if not p.is_dir())
     missing = [name for name in classes if not (root / name).is_dir()]
     if missing:
         raise DataError(
-            f"{shown(root)} lacks {len(missing)} of {len(classes)} class folders, first {missing[0]!r}; "
+            f"{as_text(root)} lacks {len(missing)} of {len(classes)} class folders, first {missing[0]!r}; "
             f"add them, or name the classes to use with --set class_list=FILE"
         )
     images: list[ImageFile] = []
@@ -111,18 +112,18 @@ def _list(root: Path, classes: tuple[str, ...] | None, ignored: Counter[str]) ->
     for label, name in enumerate(classes):
         members = _members(root / name, ignored)
         if not members:
-            raise DataError(f"class folder {shown(root / name)} has no images; {_advice(root / name)}")
+            raise DataError(f"class folder {as_text(root / name)} has no images; {_advice(root / name)}")
         images += members
         labels += [label] * len(members)
-    return Listing(tuple(images), np.array(labels, np.int64), tuple(map(shown, classes)))
+    return Listing(tuple(images), np.array(labels, np.int64), tuple(map(as_text, classes)))
 
 
 def _members(folder: Path, ignored: Counter[str]) -> list[ImageFile]:
     """The images of a folder, in the order of their names; other files are counted."""
     found = sorted(p for p in folder.iterdir() if not p.is_dir())
     ignored.update(_kind(p) for p in found if p.suffix.lower() not in SUFFIXES)
-    label = shown(folder.name)
-    return [ImageFile(p, f"{label}/{shown(p.name)}") for p in found if p.suffix.lower() in SUFFIXES]
+    label = as_text(folder.name)
+    return [ImageFile(p, f"{label}/{as_text(p.name)}") for p in found if p.suffix.lower() in SUFFIXES]
 
 
 def _classes(root: Path) -> tuple[str, ...]:
@@ -134,7 +135,7 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _kind(file: Path) -> str:
-    return shown(file.suffix.lower()) or "without suffix"
+    return as_text(file.suffix.lower()) or "without suffix"
 
 
 def _advice(folder: Path) -> str:
@@ -143,6 +144,6 @@ def _advice(folder: Path) -> str:
     if inner is None:
         return "add some or remove the folder"
     return (
-        f"but {shown(folder / inner.name)} has: is this one level too high? Try folder:{shown(folder)}, or bring "
+        f"but {as_text(folder / inner.name)} has: is this one level too high? Try folder:{as_text(folder)}, or bring "
         "its classes up"
     )

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from nncsl.data.listing import NO_CLASS
-from nncsl.data.user_files import read_text, reason
+from nncsl.data.user_files import read_text
 from nncsl.errors import ConfigError
+from nncsl.files import reason
 
 _AMBIGUOUS = -1
 

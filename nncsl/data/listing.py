@@ -10,8 +10,9 @@ import numpy as np
 
 from nncsl.data.decoding import Encoded
 from nncsl.data.rng import permutation, stream_key
-from nncsl.data.user_files import file_times, open_regular, shown
+from nncsl.data.user_files import as_text, file_times
 from nncsl.errors import DataError
+from nncsl.files import open_regular
 
 NO_CLASS = -1  # the label of an image that belongs to nobody knows which class
 
@@ -23,7 +24,7 @@ class ImageFile(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        return shown(self.path)
+        return as_text(self.path)
 
     def open(self) -> BinaryIO:
         return open_regular(self.path)

@@ -31,7 +31,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from nncsl.data import decoding
 from nncsl.data.decoding import Encoded
 from nncsl.data.images import CheckedImages, FileBytes
-from nncsl.data.user_files import shown
+from nncsl.data.user_files import as_text
 from nncsl.errors import DataError, UserError
 from nncsl.files import read_json, write_text
 from nncsl.terminal import Screen
@@ -127,14 +127,14 @@ def _decode_all(name: str, files: Sequence[Encoded], path: Path, short_side: int
 
         done, notes = _read_journal(journal) if partial.exists() else (0, {})
         if not done:
-            step = bar.add_task(f"{shown(name)}: measuring", total=len(files))
+            step = bar.add_task(f"{as_text(name)}: measuring", total=len(files))
             shapes = list(bar.track(pool.map(sized, files), task_id=step))
             notes = {row: shape for row, shape in enumerate(shapes) if isinstance(shape, str)}
             _lay_out(partial, [(0, 0) if isinstance(shape, str) else shape for shape in shapes])
         with partial.open("rb+") as file:
             _, _, pixel_bytes, _, _ = _HEAD.unpack(file.read(_HEAD.size))
             index = _read_index(file, len(files))
-            step = bar.add_task(f"{shown(name)}: decoding", total=len(files), completed=done)
+            step = bar.add_task(f"{as_text(name)}: decoding", total=len(files), completed=done)
             for start in range(done, len(files), _CHUNK):
                 stop = min(start + _CHUNK, len(files))
                 rows = [row for row in range(start, stop) if row not in notes]

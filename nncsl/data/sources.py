@@ -14,7 +14,7 @@ from nncsl.data.decoding import MAX_PIXELS
 from nncsl.data.images import ArrayImages, ImageBatch, Images, content_digest
 from nncsl.data.listing import NO_CLASS, Found, ImageFile, published_order
 from nncsl.data.rng import permutation, stream_key
-from nncsl.data.user_files import shown
+from nncsl.data.user_files import as_text
 from nncsl.errors import ConfigError, DataError, suggestion
 from nncsl.files import expanded
 
@@ -108,7 +108,7 @@ def own_place(name: str) -> tuple[str, Path | None]:
 def dataset_name(name: str) -> str:
     """Return a short name of a data set: that of the folder or file, of the user's own images."""
     _, place = own_place(name)
-    return name if place is None else shown(place.resolve().name)
+    return name if place is None else as_text(place.resolve().name)
 
 
 def digits(options: SourceOptions) -> Source:
@@ -153,13 +153,13 @@ def own_images(options: SourceOptions) -> Source:
     """A folder per class, below train/ and test/ (or val/), or without those: then split by ratio."""
     path = _required(options.data_dir, "folder:PATH", "one sub-folder per class")
     found = folders.find(path, options.classes or _classes(options), options.test_fraction, options.first_label)
-    return _decoded(f"folder-{shown(path.resolve().name)}", found, options)
+    return _decoded(f"folder-{as_text(path.resolve().name)}", found, options)
 
 
 def own_table(options: SourceOptions) -> Source:
     """A CSV file of path,label: an empty label is an image of no class."""
     path = _required(options.data_dir, "csv:FILE", "path,label")
-    return _decoded(f"csv-{shown(path.stem)}", tables.find(path, _classes(options), options.test_fraction), options)
+    return _decoded(f"csv-{as_text(path.stem)}", tables.find(path, _classes(options), options.test_fraction), options)
 
 
 def own_arrow(options: SourceOptions) -> Source:
@@ -167,7 +167,7 @@ def own_arrow(options: SourceOptions) -> Source:
     from nncsl.data import arrow
 
     path = _required(options.data_dir, "hf:PATH", "arrow or parquet files")
-    return _decoded(f"hf-{shown(path.resolve().name)}", arrow.find(path, options.test_fraction), options)
+    return _decoded(f"hf-{as_text(path.resolve().name)}", arrow.find(path, options.test_fraction), options)
 
 
 SOURCES: dict[str, Callable[[SourceOptions], Source]] = {

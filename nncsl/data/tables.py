@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from nncsl.data.listing import NO_CLASS, Found, ImageFile, Listing, split_by_ratio
-from nncsl.data.user_files import read_text, reason, shown
+from nncsl.data.user_files import as_text, read_text
 from nncsl.errors import DataError
+from nncsl.files import reason
 
 _COLUMNS = ("path", "label", "split")
 _TEST = ("test", "val", "validation")
@@ -23,10 +24,10 @@ def find(path: Path, classes: tuple[str, ...] | None, test_fraction: float) -> F
     rows = _rows(path)
     named = {label for _, label, _ in rows if label}
     if not named:
-        raise DataError(f"{shown(path)}: no image has a label; expected lines of path,label")
+        raise DataError(f"{as_text(path)}: no image has a label; expected lines of path,label")
     missing = [name for name in classes or () if name not in named]
     if missing:
-        raise DataError(f"{shown(path)} has no image with the label {missing[0]!r}, which the class list names")
+        raise DataError(f"{as_text(path)} has no image with the label {missing[0]!r}, which the class list names")
     every = classes or tuple(sorted(named, key=lambda name: (not name.isdecimal(), len(name) * name.isdecimal(), name)))
     place = {name: label for label, name in enumerate(every)} | {"": NO_CLASS}
     kept = [row for row in rows if row[1] in place]
@@ -38,7 +39,7 @@ def find(path: Path, classes: tuple[str, ...] | None, test_fraction: float) -> F
     for part, name in ((whole.part(~test), "train"), (whole.part(test), "test")):
         absent = np.setdiff1d(np.arange(len(every)), part.labels)
         if len(absent):
-            raise DataError(f"{shown(path)}: class {every[absent[0]]!r} has no image in the split {name!r}")
+            raise DataError(f"{as_text(path)}: class {every[absent[0]]!r} has no image in the split {name!r}")
     return Found(whole.part(~test), whole.part(test & (whole.labels != NO_CLASS)))
 
 
@@ -47,7 +48,7 @@ def _rows(path: Path) -> list[tuple[str, str, str]]:
     try:
         lines = list(csv.reader(io.StringIO(read_text(path), newline=""), strict=True))
     except (OSError, ValueError, csv.Error) as error:
-        raise DataError(f"{shown(path)} can't be read as a CSV file of path,label ({reason(error)})") from error
+        raise DataError(f"{as_text(path)} can't be read as a CSV file of path,label ({reason(error)})") from error
     header = [cell.strip().lower() for cell in lines[0]] if lines else []
     columns = [header.index(name) if name in header else -1 for name in _COLUMNS]
     if min(columns[:2]) < 0:  # no header
@@ -60,8 +61,8 @@ def _rows(path: Path) -> list[tuple[str, str, str]]:
         if not any(line):
             continue
         if not cells[0] or len(line) < 2:
-            raise DataError(f"{shown(path)}, line {number}: expected path,label, got {','.join(line)[:80]!r}")
+            raise DataError(f"{as_text(path)}, line {number}: expected path,label, got {','.join(line)[:80]!r}")
         if cells[2] not in ("", "train", *_TEST):
-            raise DataError(f"{shown(path)}, line {number}: split is {cells[2]!r}; expected train or test")
+            raise DataError(f"{as_text(path)}, line {number}: split is {cells[2]!r}; expected train or test")
         rows.append((cells[0], cells[1], cells[2]))
     return rows

@@ -18,7 +18,6 @@ from nncsl.record import archives, checksums
 
 FORMAT = 2
 STATE, PREVIOUS = "state.pt", "previous.pt"
-_LARGEST = 1 << 40
 _MOST_VALUES = 500_000  # lists, mappings and what is in them, each as often as it appears
 
 
@@ -66,8 +65,8 @@ def load(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise CheckpointError(f"{run} holds no checkpoint: nothing was saved yet, {other}")
     try:
-        checksums.check(run, _name(path))
-        archives.check_stored(path, _LARGEST)
+        archives.check_stored(path, archives.LARGEST)  # quick: no checksum of what is no archive
+        checksums.check(run, _name(path), archives.LARGEST)
         state = torch.load(path, map_location="cpu", weights_only=True)
         _count(state)
     except DamagedError as error:

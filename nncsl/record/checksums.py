@@ -7,6 +7,7 @@ somebody has deleted the list to have files taken as they are.
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -65,8 +66,12 @@ def write_text(folder: Path, name: str, text: str) -> None:
     )
 
 
-def check(folder: Path, name: str) -> None:
-    """Raise a DamagedError unless a file that exists is what was written there, or is not listed."""
+def check(folder: Path, name: str, most: int = files.LARGEST_TEXT) -> None:
+    """Raise a DamagedError unless a file that exists is what was written there, or is not listed.
+
+    most: bytes that it may have at all, so that nobody has to wait for the checksum of what never ends.
+    """
+    files.check_regular(folder / name, most)
     _listed(folder, name, lambda path: [(sha256_of(path), None)])
 
 
@@ -75,7 +80,7 @@ def read_journal(folder: Path) -> str:
 
     What follows the listed lines was cut off, or was never announced: it is left out.
     """
-    return _listed(folder, JOURNAL, lambda path: _beginnings(path.read_bytes())).decode()
+    return _listed(folder, JOURNAL, lambda path: _beginnings(files.read_bytes(path))).decode()
 
 
 def append_to_journal(folder: Path, line: str) -> None:
@@ -99,7 +104,7 @@ def _beginnings(journal: bytes) -> list[tuple[str, bytes]]:
 
 def _listed(folder: Path, name: str, versions: Callable[[Path], list[tuple[str, T]]]) -> T:
     """Return the first version, by checksum, that is listed; the very first where the file is not listed at all."""
-    path, before = folder / name, None
+    path = folder / name
     while True:
         sums, found = _read(folder), versions(path)
         if sums is None or name not in sums:
@@ -107,13 +112,12 @@ def _listed(folder: Path, name: str, versions: Callable[[Path], list[tuple[str, 
         for digest, version in found:
             if digest in sums[name]:
                 return version
-        if sums == before:  # else the run may have replaced it between the two looks
+        if _read(folder) == sums:  # else the run may have replaced the file between the two looks
             raise DamagedError(
                 f"{path} can't be read: it is damaged, its sha256 is {found[0][0]}, expected {sums[name][0]}. "
                 f"Restore it from a copy; or, if it was changed on purpose, delete {folder / NAME}: "
                 "then the run's files are taken as they are"
             )
-        before = sums
 
 
 def _found(path: Path, sums: list[str]) -> str | None:
@@ -128,11 +132,9 @@ def _found(path: Path, sums: list[str]) -> str | None:
 
 def _read(folder: Path) -> Sums | None:
     path = folder / NAME
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return None
-    body, _, seal = content.rpartition(b"# ")
+    body, _, seal = files.read_bytes(path).rpartition(b"# ")
     lines = []
     with suppress(UnicodeDecodeError):
         lines = [_LINE.fullmatch(line) for line in body.decode().splitlines()]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nncsl.errors import UserError
-from nncsl.files import LARGEST_TEXT, as_csv, check_regular, parse_json
+from nncsl.files import as_csv, parse_json
 from nncsl.record import checksums
 
 
@@ -79,7 +79,6 @@ def read_lines(folder: Path) -> list[dict[str, Any]]:
     path = folder / checksums.JOURNAL
     if not path.exists():
         return []
-    check_regular(path, LARGEST_TEXT)
     lines = [parse_json(line, path) for line in checksums.read_journal(folder).splitlines()]
     for number, line in enumerate(lines, 1):
         if not _is_line(line):

@@ -25,7 +25,6 @@ from nncsl.replay import Memory
 FOLDER = "memory"
 HIDDEN = -1  # the label of an image that is remembered without
 _AT_ONCE = 64
-_LARGEST = 1 << 40
 _LOCAL_HEADER = 30  # bytes of a zip file's header before a member, without the member's name and extras
 
 
@@ -75,14 +74,14 @@ def path_of(folder: Path, memory: Memory, others: np.ndarray) -> Path:
 
 
 def _open(path: Path) -> Remembered:
-    checksums.check(path.parent.parent, _listed(path))
-    archives.check_stored(path, _LARGEST)
+    archives.check_stored(path, archives.LARGEST)  # quick: no checksum of what is no archive
+    checksums.check(path.parent.parent, _listed(path), archives.LARGEST)
     try:
         with zipfile.ZipFile(path) as archive:
             if damaged := archive.testzip():
                 raise DataError(f"{path} is damaged at {damaged}: its images can't be trusted; copy the run anew")
             offset = _place(path, archive, "pixels.npy")
-        saved = archives.read_arrays(path, ("ids", "labels", "sizes", "facts"), _LARGEST)
+        saved = archives.read_arrays(path, ("ids", "labels", "sizes", "facts"), archives.LARGEST)
         ids, labels, sizes = saved["ids"], saved["labels"], saved["sizes"]
         facts = json.loads(str(saved["facts"]))
         channels = facts["channels"]

@@ -72,7 +72,7 @@ def read_snapshot(folder: Path, task: int) -> Snapshot | None:
     path = _path(folder, task)
     if not path.exists():
         return None
-    checksums.check(folder, f"{FOLDER}/{path.name}")
+    checksums.check(folder, f"{FOLDER}/{path.name}", archives.LARGEST_ARRAYS)
     saved = archives.read_arrays(path)
     try:
         names = tuple(str(name) for name in saved["class_names"])

@@ -8,7 +8,7 @@ from typing import Any
 from nncsl import metrics
 from nncsl.config import Config, build, ranges, renamed
 from nncsl.errors import UserError, shown
-from nncsl.files import LARGEST_TEXT, check_regular, read_text
+from nncsl.files import read_text
 from nncsl.record import checksums
 from nncsl.record.folder import read_json, read_tasks
 from nncsl.record.journal import read_lines
@@ -133,7 +133,6 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _config(folder: Path) -> dict[str, Any]:
     """The settings as they were written, also by a version that had others; what the report counts with is checked."""
     path = folder / "config.yaml"
-    check_regular(path, LARGEST_TEXT)
     checksums.check(folder, path.name)
     config = build.parse_yaml(read_text(path), f"{path} is damaged, copy the run anew: it")
     if not isinstance(config, Mapping) or not {"method", "dataset", "epochs", "tasks"} <= set(config):
@@ -149,7 +148,6 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _command(folder: Path) -> str:
-    check_regular(folder / "command.txt", LARGEST_TEXT)
     checksums.check(folder, "command.txt")
     return read_text(folder / "command.txt").strip()
 

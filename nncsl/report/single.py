@@ -11,7 +11,7 @@ from nncsl.data.sources import dataset_name
 from nncsl.errors import UserError
 from nncsl.record.remarks import remarks
 from nncsl.record.snapshots import Snapshot, read_snapshot
-from nncsl.report import marks, memory, paper, projections, protocol, scales, views
+from nncsl.report import ledger, marks, memory, paper, projections, protocol, scales, views
 from nncsl.report.charts import Series, line_chart, measured, scatter, shaded_grid
 from nncsl.report.collect import RunRecord, flat
 from nncsl.report.heat import heat_table
@@ -34,7 +34,7 @@ def report(record: RunRecord, opened: views.Opened | None = None) -> str:
         section("Training", *training_charts(record), name="training"),
         section("What it recognizes", *_recognition(record), name="recognition"),
         section("Generated images", _generated(record), name="generated"),
-        section("Memory", memory.split(record), memory.ledger(record), name="memory"),
+        section("Memory", memory.split(record), ledger.ledger(record), name="memory"),
         section("Views", _views(record, opened), name="views"),
         section("Settings", _command(record), _settings(record), _versions(record), name="settings"),
     ]

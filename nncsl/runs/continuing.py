@@ -18,7 +18,7 @@ from nncsl.data.sources import Source
 from nncsl.data.tasks import Task
 from nncsl.errors import ConfigError, UserError
 from nncsl.methods.base import Method
-from nncsl.record import checkpoint, checksums, earlier, remembered
+from nncsl.record import archives, checkpoint, checksums, earlier, remembered
 from nncsl.record import folder as run_folder
 from nncsl.record.earlier import Earlier
 from nncsl.record.journal import Journal
@@ -105,7 +105,7 @@ def prepare(
         copies.append(finished.folder / "plan.json")
     for path in copies:
         name = path.relative_to(finished.folder).as_posix()
-        checksums.check(finished.folder, name)
+        checksums.check(finished.folder, name, archives.LARGEST)
         with files.written_beside(folder / name, before_rename=checksums.listing(folder, name)) as beside:
             shutil.copyfile(path, beside)
     described = run_folder.describe_tasks(source, tasks, before.tasks)

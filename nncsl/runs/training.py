@@ -1,6 +1,7 @@
 """Starting a run, resuming it, and what is said of it in the end."""
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from nncsl.record.owner import Owner, owning
 from nncsl.record.remarks import remarks
 from nncsl.runs.opening import find_device
 from nncsl.steps import threads
-from nncsl.terminal import Interrupted, Reporter
+from nncsl.terminal import Interrupted, Reporter, stop_was_requested
 
 MEMORY_PARTS = ("student", "gradients", "optimizer", "activations", "teacher", "bank", "data", "memory")  # of every run
 
@@ -204,9 +205,12 @@ def _train(
             totals = ranks.everyone(accounting.process_peak(device))
             ranks.close()
         except Interrupted as error:
-            ranks.close()
-            raise RunInterrupted(f"interrupted; continue with: nncsl train --resume {folder}") from error
+            with suppress(RankLostError):
+                ranks.close()
+            raise _interrupted(folder) from error
         except RankLostError as error:
+            if stop_was_requested():  # of all ranks, and the others have ended first
+                raise _interrupted(folder) from error
             raise RankLostError(f"{error}. What was saved is intact: nncsl train --resume {folder}") from error
         except (BankError, OSError, ImportError) as error:  # a damaged bank, a full disk, no FAISS: said in one line
             raise UserError(f"{error}. What was saved is intact: nncsl train --resume {folder}") from error
@@ -253,3 +257,7 @@ def _saved(folder: Path, config: Config) -> dict[str, Any]:
         started = build.plain(configs.recorded(saved["config"]))
     run_folder.refuse_changes(folder / "checkpoint", started, config)
     return saved
+
+
+def _interrupted(folder: Path) -> RunInterrupted:
+    return RunInterrupted(f"interrupted; continue with: nncsl train --resume {folder}")

@@ -1,5 +1,6 @@
 """Images to predict, in whatever form they come, as the pixels that evaluation would have of them."""
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +69,8 @@ def listed(paths: Iterable[Path]) -> list[Path]:
     """Return the image files of files and folders; folders are walked down, each in sorted order."""
     found: list[Path] = []
     for path in paths:
-        inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+        # os.path's has an answer for names that no file system takes, too
+        inside = sorted(path.rglob("*")) if os.path.isdir(path) else [path]  # noqa: PTH112
         found += [file for file in inside if file == path or (file.suffix.lower() in SUFFIXES and file.is_file())]
     return found
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from nncsl.benchmarks.fuzz.case import Case
 from nncsl.benchmarks.fuzz.cases import cases
+from nncsl.benchmarks.fuzz.child import prints_a_table
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="watches its children by Linux's /proc")
 
@@ -26,9 +28,16 @@ def test_no_case_names_a_place_outside_its_folder():
             assert not word.split("=")[-1].startswith(("/", "~", "..")), case.name
 
 
+def test_the_name_of_a_written_table_is_not_taken_for_one():
+    assert prints_a_table(Case("metrics", ("metrics", "run")))
+    for words in (("--out", "=1.csv"), ("--out==1.csv",), ("-o", "=1.csv")):
+        assert not prints_a_table(Case("metrics", ("metrics", "run", *words)))
+    assert not prints_a_table(Case("report", ("report", "run")))
+
+
 def test_flags_settings_and_files_end_with_an_answer(tmp_path):
     words = [sys.executable, "-m", "nncsl.benchmarks.fuzz", "--short", "--work", str(tmp_path)]
     ended = subprocess.run(words, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     rows = [json.loads(line) for line in (tmp_path / "seed-0.jsonl").read_text().splitlines()]
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert len(rows) >= 100 and len({row["command"] for row in rows}) >= 11
+    assert len(rows) >= 100 and len({row["command"] for row in rows}) >= 15

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from nncsl import files
 from nncsl.errors import UserError
@@ -39,6 +40,13 @@ def test_no_cell_of_text_begins_as_a_formula_does():
 def test_names_that_are_not_utf8_can_be_written(tmp_path):
     files.write_text(tmp_path / "t", os.fsdecode(b"caf\xe9"))
     assert (tmp_path / "t").read_text() == "caf\\udce9"
+
+
+def test_a_figure_shows_names_of_any_bytes(tmp_path):
+    figure = Figure()
+    figure.subplots().set_title(os.fsdecode(b"caf\xe9\x1b"))
+    files.write_figure(tmp_path / "figure.png", figure, dpi=40)
+    assert (tmp_path / "figure.png").stat().st_size > 100
 
 
 def test_what_is_no_regular_file_is_not_replaced(tmp_path):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nncsl import cli, methods, runs
+from nncsl import cli, distributed, methods, runs
 from nncsl.record import checkpoint
 from tests.nncsl.crew import processes
 
@@ -48,12 +48,12 @@ def rank(number, port, arguments, log, last):
     os._exit(code)  # as fast as a command ends; the fork server has no use for what it leaves
 
 
-def both(folder, last):
-    """Exit codes and words of two ranks, the second of which gets a signal in one of its steps."""
+def both(folder, last, first=None):
+    """Exit codes and words of two ranks, the second of which gets a signal in one of its steps, the first perhaps."""
     port, arguments = free_port(), ["--out", str(folder), "--epochs", "12", *SMALL]
     logs = [folder.with_name(f"rank-{number}.log") for number in (0, 1)]
     started = [
-        processes.Process(target=rank, args=(number, port, arguments, logs[number], last if number else None))
+        processes.Process(target=rank, args=(number, port, arguments, logs[number], last if number else first))
         for number in (0, 1)
     ]
     for process in started:
@@ -86,6 +86,56 @@ def test_one_rank_asked_to_stop_stops_all_with_one_checkpoint(tmp_path):
     saved = checkpoint.load(folder / "checkpoint" / "state.pt")["state"]
     steps = saved["steps"][0]
     assert 7 < saved["epoch"] * steps + saved["step"] <= 7 + 3  # agreed on within two steps
+
+
+def test_a_rank_that_was_asked_to_stop_says_so_also_when_the_other_ends_first(tmp_path):
+    """As at a run's end, where one is in the loop over steps and the other behind it."""
+    codes, words = both(tmp_path / "run", (7, signal.SIGKILL), (7, signal.SIGTERM))
+    assert codes == [130, -signal.SIGKILL]
+    assert words[0].splitlines()[-1] == f"nncsl: interrupted; continue with: nncsl train --resume {tmp_path / 'run'}"
+
+
+def test_a_rank_that_waits_for_others_stops_when_it_is_asked_to(tmp_path):
+    """They may never come: torch waits for hours, and looks at no signal."""
+    port, log = free_port(), tmp_path / "log"
+    waiting = processes.Process(target=rank, args=(0, port, ["--out", str(tmp_path / "run"), *SMALL], log, None))
+    waiting.start()
+    with socket.socket() as knock:
+        while knock.connect_ex(("127.0.0.1", port)):
+            assert waiting.is_alive()
+            time.sleep(0.05)
+    os.kill(waiting.pid, signal.SIGTERM)
+    waiting.join(20)
+    assert waiting.exitcode == 130 and not (tmp_path / "run").exists()
+
+
+def interrupted_alone(number, port):
+    """Rank 1 leaves; rank 0 is interrupted at work that all wait for. Exit code: 130 if that is what it reports."""
+    torch.set_num_threads(1)
+    os.environ.update(RANK=str(number), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    ranks = distributed.connect()
+    if number:
+        os._exit(0)
+
+    def work():
+        time.sleep(0.5)
+        raise KeyboardInterrupt
+
+    try:
+        ranks.first(work)
+    except KeyboardInterrupt:
+        os._exit(130)
+
+
+def test_an_interrupted_rank_says_so_though_nobody_hears_it():
+    port = free_port()
+    started = [processes.Process(target=interrupted_alone, args=(number, port)) for number in (0, 1)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(30)
+    assert [process.exitcode for process in started] == [130, 0]
 
 
 def wait_for(found, process, seconds=60):

@@ -9,9 +9,9 @@ import pytest
 
 from nncsl import cli, runs
 from nncsl.benchmarks.forked import learned
-from nncsl.errors import DamagedError
+from nncsl.errors import DamagedError, UserError
 from nncsl.methods.nncsl import NNCSL
-from nncsl.record import checkpoint, checksums, journal, snapshots
+from nncsl.record import checkpoint, checksums, journal, remembered, snapshots
 from nncsl.report.collect import collect
 from tests.nncsl.record.conftest import tiny
 
@@ -54,6 +54,28 @@ def test_a_flipped_bit_is_one_line_with_the_files_name(run, capsys, name):
         code, said = error.exit_code, f"{error}\n"
     assert code == 3 or (code == 2 and "config.yaml" in said)
     assert str(run / name) in said and "Restore it from a copy" in said and said.count("\n") == 1
+
+
+ENDLESS = {
+    "pipe": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "hole": lambda path: (path.touch(), os.truncate(path, 1 << 36)),
+}
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("name", [*READERS, "memory"])
+def test_nobody_waits_for_the_checksum_of_what_never_ends(run, capsys, name):
+    path = next((run / name).iterdir()) if name == "memory" else run / name
+    for spoil in ENDLESS.values():
+        path.unlink()
+        spoil(path)
+        try:
+            code = READERS.get(name, lambda run: remembered.all_kept(run))(run)
+            said = capsys.readouterr().err
+        except UserError as error:
+            code, said = error.exit_code, str(error)
+        assert code in (2, 3) and str(path) in said
 
 
 def test_lost_lines_of_the_journal_are_noticed_and_unannounced_ones_left_out(run):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from nncsl.report.collect import RunRecord
-from nncsl.report.ledger import ledger_table
+from nncsl.report.ledger import ledger
 
 
 def test_a_row_per_task_and_a_column_per_part(tmp_path):
@@ -11,8 +11,8 @@ def test_a_row_per_task_and_a_column_per_part(tmp_path):
     nothing = dict.fromkeys(("seconds", "images_per_second", "summary", "command"))
     columns = dict.fromkeys(("tasks", "labeled", "unlabeled", "left_out", "epochs", "matrix", "seen"), ())
     record = RunRecord(tmp_path, config={}, **columns, **nothing, memory={}, kept=kept)
-    made = ledger_table(record)
+    made = ledger(record)
     assert made.count("<tr>") == 3 and made.count("<th ") == 4
-    assert made.index(">memory<") < made.index(">bank<") < made.index(">total<")
+    assert made.index(">replayed images<") < made.index(">feature bank<") < made.index(">total<")
     assert 'data-value="0"' in made and "1.4 MB" in made and "2.56 kB" in made
-    assert ledger_table(replace(record, kept=())) == ""
+    assert ledger(replace(record, kept=())) == ""

@@ -11,7 +11,7 @@ import pytest
 from nncsl import files, report
 from nncsl.cli import main
 from nncsl.errors import UserError
-from nncsl.report import collect, memory, protocol
+from nncsl.report import collect, ledger, protocol
 
 
 def rows(markup):
@@ -45,10 +45,12 @@ def test_a_task_of_one_class_is_warned_of_on_top(runs, tmp_path):
 
 
 def test_the_ledger_has_bytes_of_what_is_kept(runs):
-    kept = {row[0]: row[1:] for row in rows(memory.ledger(collect.collect(runs["nncsl-0"])))}
-    assert kept["replayed images"] == ["2.56 kB", "from task to task"]  # 40 images of 8x8 pixels
-    assert kept["feature bank"][1].startswith("during a task") and "the network" in kept
-    assert "feature bank" not in {row[0] for row in rows(memory.ledger(collect.collect(runs["er-0"])))}
+    """The one table of it; the network, which is kept as well, stands below."""
+    page = ledger.ledger(collect.collect(runs["nncsl-0"]))
+    kept = rows(page)
+    assert [row[0] for row in kept] == list("12345") and kept[-1][1] == "2.56 kB"  # 40 images of 8x8 pixels
+    assert "filled anew" in page and ">feature bank<" in page and re.search(r"the network \([\d.]+ [kM]B\)", page)
+    assert ">feature bank<" not in ledger.ledger(collect.collect(runs["er-0"]))
 
 
 def test_a_page_that_can_not_be_written_asks_for_another_place(runs, capsys):

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -12,6 +13,7 @@ from PIL import Image
 import nncsl
 from nncsl import cli
 from nncsl.files import harmless
+from nncsl.use import pictures
 
 
 def predict(*words):
@@ -85,6 +87,11 @@ def test_mistakes_end_with_one_line(trained, files, tmp_path, capsys):
         assert cli.main(["predict", *map(str, words)]) == 2
         error = capsys.readouterr().err
         assert said in error and len(error.splitlines()) == 1
+
+
+def test_a_path_that_no_file_system_takes_is_a_file_that_can_not_be_read():
+    path = Path("x/" * 3000)
+    assert pictures.listed([path]) == [path]
 
 
 def test_a_spreadsheet_executes_nothing(trained, files, tmp_path, monkeypatch, capsys):
