@@ -5,6 +5,7 @@ no later guess is as good. At its end the surest of them are kept with their gue
 for their classes in later steps beside the few labeled images of the memory.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -85,7 +86,8 @@ class NNCSLPlus(KeepsGuesses, NNCSL):
         self.keep_guesses(ids[rows], guesses.numpy()[rows], task.seen, self.own.images)
 
     def will_keep(self, remembered: int, met: int) -> tuple[int, int]:
-        images = min(self.own.images, met)
+        sure = math.ceil(self.own.sure * met) + self.network.head.out_features  # each class's part is rounded up
+        images = min(self.own.images, met, sure)
         return images, self.guesses_bytes(images)
 
 

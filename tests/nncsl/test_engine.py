@@ -128,7 +128,7 @@ def test_folders_that_hold_something_are_left_alone(small, tmp_path):
 
 
 def test_unknown_method_and_device(small, tmp_path):
-    with pytest.raises(ConfigError, match=r"method='nncls'.*nncsl, csl"):
+    with pytest.raises(ConfigError, match=r"method='nncls'.*nncsl, nncsl-plus, csl"):
         runs.start(small("method=nncls"), tmp_path / "run")
     with pytest.raises(ConfigError, match="device='tpu'"):
         runs.find_device("tpu")

