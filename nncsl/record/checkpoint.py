@@ -111,6 +111,7 @@ def _keep(path: Path, name: Path) -> None:
         path.replace(name)
     else:
         beside.replace(name)
+        beside.unlink(missing_ok=True)  # renaming does nothing where the file has that second name already
 
 
 @contextmanager

@@ -155,3 +155,15 @@ def test_damaged_images_of_the_memory_are_refused(run):
     flip(path, 0.9)
     with pytest.raises(DamagedError, match=path.name):
         remembered.read(run, state.memory, np.zeros(0, np.int64))
+
+
+def test_a_save_after_a_kill_between_its_two_renames_leaves_nothing_beside(tmp_path):
+    """The previous checkpoint is the last one by another name then, and renaming does nothing between names of one file."""
+    (tmp_path / "checkpoint").mkdir()
+    checksums.begin(tmp_path)
+    state, previous = (tmp_path / "checkpoint" / name for name in (checkpoint.STATE, checkpoint.PREVIOUS))
+    checkpoint.save(state, {"step": 1})
+    os.link(state, previous)
+    checkpoint.save(state, {"step": 2})
+    assert sorted(path.name for path in state.parent.iterdir()) == [checkpoint.PREVIOUS, checkpoint.STATE]
+    assert [checkpoint.load(path)["step"] for path in (previous, state)] == [1, 2]
