@@ -158,7 +158,7 @@ def test_damaged_images_of_the_memory_are_refused(run):
 
 
 def test_a_save_after_a_kill_between_its_two_renames_leaves_nothing_beside(tmp_path):
-    """The previous checkpoint is the last one by another name then, and renaming does nothing between names of one file."""
+    """The previous checkpoint is the last one by another name then, and renaming does nothing here."""
     (tmp_path / "checkpoint").mkdir()
     checksums.begin(tmp_path)
     state, previous = (tmp_path / "checkpoint" / name for name in (checkpoint.STATE, checkpoint.PREVIOUS))
