@@ -14,7 +14,7 @@ from nncsl.errors import DamagedError
 
 LARGEST_ARRAYS = 1 << 30  # bytes of a file of arrays that is read as a whole
 LARGEST = 1 << 40  # of one that is not
-_BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError, MemoryError, RuntimeError)
+_BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, MemoryError, RuntimeError)
 
 
 def check_stored(path: Path, most: int) -> None:
