@@ -14,13 +14,14 @@ from nncsl.errors import ConfigError
 from nncsl.featurebank import fingerprint
 from nncsl.methods import ordisco_losses
 from nncsl.methods.ordisco import ORDisCo
-from nncsl.methods.ordisco_gan import Discriminator, Generator, to_generated_range, to_normalized
+from nncsl.methods.ordisco_gan import to_generated_range, to_normalized
 from nncsl.planner import imagined
 from nncsl.planner.sizes import Sizes
 from nncsl.record import checkpoint
 from nncsl.record.snapshots import read_snapshot
 from nncsl.replay import Memory
 from nncsl.teachers import Teacher
+from tests.nncsl.methods.test_ordisco_losses import naive_consistency, naive_cross_entropy, naive_hinge, softmax
 from tests.nncsl.scenes import SecondTask, trained_in_pieces
 
 QUICK = ("method=ordisco", "own.channels=8", "own.latent=6", "own.anchoring_images=5", "labeled_batch=6")
@@ -37,33 +38,6 @@ def drawn(scene, number=0, dtype=torch.float64):
     setup = scene.setup._replace(render=lambda keys: scene.setup.render(keys).to(dtype))
     method = scene.method.to(dtype)
     return method, engine.look(method, setup, scene.phase, scene.now(0, number), Teacher(), method.network)
-
-
-def softmax(row):
-    weights = [math.exp(value) for value in row]
-    return [weight / sum(weights) for weight in weights]
-
-
-def naive_cross_entropy(logits, labels):
-    return -sum(math.log(softmax(row)[y]) for row, y in zip(logits.tolist(), labels.tolist(), strict=True)) / len(
-        labels
-    )
-
-
-def naive_consistency(logits, others, seen):
-    squares = 0.0
-    for row, other in zip(logits.tolist(), others.tolist(), strict=True):
-        p, q = softmax([row[c] for c in seen]), softmax([other[c] for c in seen])
-        squares += sum((a - b) ** 2 for a, b in zip(p, q, strict=True)) / len(seen)
-    return squares / len(logits)
-
-
-def naive_hinge(real, labels, made, classes, doubted, guesses, a):
-    """All scores [n, C]; from the formula, number by number."""
-    true = sum(max(0, 1 - real[i][y]) for i, y in enumerate(labels)) / len(labels)
-    false = sum(max(0, 1 + made[i][y]) for i, y in enumerate(classes)) / len(classes)
-    pairs = [(p, s) for row, scores in zip(guesses, doubted, strict=True) for p, s in zip(row, scores, strict=True)]
-    return true + a * false + (1 - a) * sum(p * max(0, 1 + s) for p, s in pairs) / len(doubted)
 
 
 def test_the_discriminators_loss_is_the_formula(scene):
@@ -92,15 +66,6 @@ def test_the_discriminators_loss_is_the_formula(scene):
     rows = (score["labeled"], labels, false, classes, score["unlabeled"], guesses)
     expected = naive_hinge(*(each.tolist() for each in rows), a=0.5) + 0.01 * moved
     assert found.item() == pytest.approx(expected, rel=1e-12) and moved > 0.1
-
-
-def test_with_generated_images_alone_it_is_a_conditional_hinge_gan():
-    scores = torch.randn(3, 8, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    real, made, doubted = scores[0, :, 0], scores[1, :, 0], scores[2]
-    found = ordisco_losses.hinge_loss(real, made, doubted, doubted.softmax(dim=1), 1.0)
-    gan = np.maximum(0, 1 - real.numpy()).mean() + np.maximum(0, 1 + made.numpy()).mean()
-    assert found.item() == pytest.approx(gan, rel=1e-12)
-    assert ordisco_losses.hinge_loss(real, made, doubted, doubted.softmax(dim=1), 0.5).item() != pytest.approx(gan)
 
 
 def test_the_classifiers_loss_is_the_formula(scene, monkeypatch):
@@ -189,61 +154,6 @@ def test_at_first_the_classifier_learns_alone(small, make_run):
         assert learned <= set(found.parts) and (fingerprint(method.discriminator.state_dict()) == before) == (
             at < number
         )
-
-
-def test_ramps_are_parts_of_the_whole_run():
-    own = ORDisCo.Settings()
-    for step in range(0, 240_001, 2_500):
-        now = step / 240_000
-        consistency = 50 * math.exp(-5 * (1 - step / 40_000) ** 2) if step < 40_000 else 50
-        rising = (
-            math.exp(-5 * (1 - (step - 50_000) / 20_000) ** 2) if 50_000 <= step < 70_000 else float(step >= 70_000)
-        )
-        assert own.consistency * ordisco_losses.ramp(now, 0, own.ramp) == pytest.approx(consistency)
-        assert ordisco_losses.ramp(now, *own.replay) == pytest.approx(rising)
-    assert own.alone * 240_000 == pytest.approx(20_000)
-
-
-def test_what_matters_is_the_mean_of_squared_gradients_image_by_image():
-    torch.manual_seed(0)
-    judge = Discriminator(8, 1, 4, 3).double().eval()
-    images, labels = torch.randn(4, 1, 8, 8, dtype=torch.float64), torch.tensor([0, 2, 2, 1])
-    mean, whole = None, {id(p) for p in judge.parameters()}
-    for image, label in zip(images, labels.tolist(), strict=True):
-        judge.zero_grad()
-        judge(image[None])[0, label].backward()
-        squares = np.concatenate([p.grad.numpy().reshape(-1) ** 2 for p in judge.parameters()])
-        mean = squares / 4 if mean is None else mean + squares / 4
-    first = ordisco_losses.importance(judge, images, labels)
-    assert first.numpy() == pytest.approx(mean / mean.mean(), rel=1e-9) and first.mean().item() == pytest.approx(1)
-    assert len(whole) == 2 * 6 + 3  # of two blocks, both heads: raw weights and biases, each once
-
-    weights = np.concatenate([p.detach().numpy().reshape(-1).copy() for p in judge.parameters()])
-    judge.consolidate(images, labels, tasks=1)
-    assert torch.equal(judge.importance, first) and np.array_equal(judge.anchor.numpy(), weights)
-    second = ordisco_losses.importance(judge, images[:2], labels[:2])
-    judge.consolidate(images[:2], labels[:2], tasks=2)
-    third = ordisco_losses.importance(judge, images[1:], labels[1:])
-    judge.consolidate(images[1:], labels[1:], tasks=3)
-    assert torch.allclose(judge.importance, (first + second + third) / 3)
-
-
-def test_nothing_is_held_in_task_1_nor_where_the_weights_were():
-    torch.manual_seed(0)
-    judge = Discriminator(8, 1, 4, 3)
-    with torch.no_grad():
-        for weights in judge.parameters():
-            weights.add_(0.1)
-    assert judge.drift().item() == 0  # moved, in task 1
-    judge.eval().consolidate(torch.randn(3, 1, 8, 8), torch.tensor([0, 1, 2]), tasks=1)
-    held = judge.drift()
-    held.backward()
-    assert held.item() == 0 and all((p.grad == 0).all() for p in judge.parameters())
-    with torch.no_grad():
-        for weights in judge.parameters():
-            weights.add_(0.1)
-    # The importance's mean is 1: all weights moved by .1 make .01 each.
-    assert judge.drift().item() == pytest.approx(0.01 * len(judge.anchor), rel=1e-4)
 
 
 def test_a_tasks_end_changes_what_is_held_and_the_average_alone(scene):
@@ -368,27 +278,6 @@ def test_images_change_between_both_ranges_and_back(scene):
     again = scene.method.generate(torch.tensor([0, 1, 1]), torch.Generator().manual_seed(0))
     assert made.shape == (3, 1, 8, 8) and torch.equal(made, again)
     assert to_generated_range(made, policy).abs().max().item() <= 1 + 1e-5
-
-
-@pytest.mark.parametrize(("size", "channels", "blocks"), [(8, 1, (1, 2)), (32, 3, (3, 4)), (16, 3, (2, 3))])
-def test_both_players_have_the_right_shapes(size, channels, blocks):
-    maker, judge = Generator(size, channels, 8, 5, 10), Discriminator(size, channels, 8, 10)
-    labels = torch.tensor([0, 9, 3])
-    images = maker(maker.noise(3, torch.Generator().manual_seed(0)), labels)
-    assert images.shape == (3, channels, size, size) and images.abs().max() <= 1
-    assert (len(maker.blocks), len(judge.blocks)) == blocks
-    maps = judge.blocks(images)
-    assert maps.shape == (3, 8, 2, 2)
-    scores = judge(images)
-    assert scores.shape == (3, 10)
-    ordisco_losses.chosen(scores, labels).sum().backward()
-    for player in (maker, judge):
-        assert all(p.grad is not None and p.grad.shape == p.shape for p in player.parameters())
-    # Every layer of the judge has norm 1, the class embedding too, once the estimate has settled.
-    for _ in range(100):
-        judge(images.detach())
-    for layer in (*(m for m in judge.modules() if hasattr(m, "parametrizations")),):
-        assert torch.linalg.matrix_norm(layer.weight.flatten(1), 2).item() == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.parametrize(
