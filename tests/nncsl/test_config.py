@@ -52,12 +52,12 @@ def test_presets_hold_the_papers_numbers(preset):
 def test_small_presets_change_size_and_schedule_only(full):
     """Tasks, labels, memory, views and losses are the paper's; what differs is said in docs/experiments.md.
 
-    Longer training needs more stored views: that is part of the schedule.
+    Longer training needs more stored views, and less weight of the labels: both are part of the schedule.
     """
     paper, small = config.load(full), config.load(f"{full}-small")
     differing = {key.split(".")[0] for key, *_ in build.differences(build.plain(paper), build.plain(small))}
     sizes = {"network", "unlabeled_fraction", "unlabeled_batch", "epochs", "warmup_epochs"}
-    sizes |= {"bank_refresh_epochs", "bank_support_views"}
+    sizes |= {"bank_refresh_epochs", "bank_support_views", "lambda_lin"}
     assert differing <= sizes | {"lr_start", "lr_peak", "lr_end", "lars_trust", "head_lr", "batchnorm"}
     assert config.preset_for(full) == full
 
