@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from nncsl.files import write_text
 
-from ..accuracy import campaign, pages, plots, tables
+from ..accuracy import bytes_figure, campaign, pages, plots, tables
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -48,6 +48,11 @@ def main(argv: list[str] | None = None) -> int:
     if options.action == "plot":
         for one in chosen:
             print(plots.draw(one) or f"{one.name}: no curves are recorded")
+            if one.counts_bytes:
+                figure = bytes_figure.draw([one], campaign.RESULTS / f"{one.name}.svg")
+                print(figure or f"{one.name}: no bytes are recorded")
+        if any(one.counts_bytes for one in chosen):
+            print(bytes_figure.draw_all() or "bytes.svg: no bytes are recorded")
         return 0
     entries: list[campaign.Entry] = []
     if options.action == "run":
