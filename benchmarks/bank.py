@@ -38,7 +38,7 @@ from .bank_projections import digit_projections
 from .provenance import current_commit, processor
 
 DIM, SLOTS = 128, 4
-CODECS = ("fp32", "fp16", "int8", "pq", "pq32")
+CODECS = ("fp32", "fp16", "int8", "int4", "pq", "pq32")
 Row = tuple[str, str, str, float, str]  # section, what, measure, value, target
 
 

@@ -5,6 +5,7 @@ records of campaigns, and counted operations: nothing is trained.
 """
 
 import statistics
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,6 +51,7 @@ NAMED_RUNS: dict[tuple[str, ...], tuple[str, str]] = {
     ("replay", "cifar10", "nncsl + 5000 unlabelled", "", "3%"): ("cifar10-replay", "nncsl-unlabeled"),
     ("replay", "cifar10", "ordisco", "", "3%"): ("cifar10-replay", "ordisco"),
 }
+BANKED = {"nncsl": "nncsl-bank"}  # what the campaigns of bytes call the method that has two teachers
 # What the paper's names of variations mean here.
 VARIATIONS: dict[str, dict[str, Any]] = {
     "csl+kd": {"method": "nncsl", "distillation": "kd"},
@@ -110,20 +112,39 @@ def value(summary: dict[str, Any], metric: str) -> float | None:
     return summary.get(metric)
 
 
-def seen_here(line: Line) -> str:
-    """Return mean and deviation under the reduced protocol, of the seeds recorded with exactly these settings."""
+def seen_here(line: Line) -> tuple[str, str]:
+    """Return mean and deviation of the seeds recorded on a smaller scale, and by what protocol: a preset or a campaign.
+
+    The protocol of the data set's reduced preset comes first; both are "" where nothing was recorded.
+    """
     if line.settings is None or line.reduced not in config.presets():
-        return ""
+        return "", ""
     place = NAMED_RUNS.get(tuple(line.row[key] for key in ("table", "dataset", "method", "memory", "labels")))
     if place is not None:
         records = list(campaign.read(place[0]).records(place[1]).values())
     else:
         records = _records(line.reduced, tuple(sorted(line.settings.items())))
-    values = [v for r in records if (v := value(r["summary"], line.row["metric"])) is not None]
+    if found := _spread(records, line.row["metric"]):
+        return found, line.reduced
+    name, run = _quick(line.row)
+    known = line.row["table"] == "main" and name in campaign.names()
+    found = _spread(campaign.read(name).records(run).values(), line.row["metric"]) if known else ""
+    return found, name if found else ""
+
+
+def _spread(records: Iterable[Record], metric: str) -> str:
+    values = [v for record in records if (v := value(record["summary"], metric)) is not None]
     if not values:
         return ""
     spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.1f}{spread} ({len(values)})"
+
+
+def _quick(row: dict[str, str]) -> tuple[str, str]:
+    """Return the campaign with a quarter of the steps that may have a number of the main table, and its run's name."""
+    if (row["labels"], row["memory"]) == ("0.8%", "500"):
+        return f"{row['dataset']}-quick", row["method"]
+    return f"{row['dataset']}-bytes", f"{row['labels']}-{BANKED.get(row['method'], row['method'])}-{row['memory']}"
 
 
 @cache
@@ -174,20 +195,20 @@ def _of_view(network: NetworkConfig, size: int) -> float:
 def page(text: str) -> str:
     """Return the page with what is made from records anew: everything from the count of numbers on."""
     known = [(line, seen_here(line)) for line in lines()]
-    count = sum(bool(seen) for _, seen in known)
+    count = sum(bool(seen) for _, (seen, _) in known)
     parts = [text.split("\n**Of ")[0].rstrip() + "\n"]
     parts.append(f"**Of {len(known)} numbers {count} have a value here, on a smaller scale; none at full size.**")
     for table, title in TITLES.items():
         parts += [f"\n## {title}\n", f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"]
-        parts += [f"| {' | '.join(_cells(line, seen))} |" for line, seen in known if line.row["table"] == table]
+        parts += [f"| {' | '.join(_cells(line, *seen))} |" for line, seen in known if line.row["table"] == table]
     return "\n".join(parts) + "\n"
 
 
-def _cells(line: Line, seen: str) -> list[str]:
+def _cells(line: Line, seen: str, protocol: str) -> list[str]:
     row = line.row
     printed = row["value"] + (f" ± {row['std']}" if row["std"] else "")
     setting = [row[key] for key in ("dataset", "method", "memory", "labels")]
-    here = f"{seen} `{line.reduced}`" if seen else NOTHING_HERE
+    here = f"{seen} `{protocol}`" if seen else NOTHING_HERE
     return [*setting, row["metric"].replace("_", " "), printed, here, hours(line), line.command]
 
 

@@ -95,7 +95,11 @@ def _wrong(made: Generation) -> str | None:
     for name in ("generation", "commit", "dim"):
         if not _is_count(getattr(made, name)):
             return name
-    if not isinstance(made.codec, str) or not re.fullmatch(r"fp32|fp16|int8|pq\d{0,5}", made.codec) or not made.dim:
+    if (
+        not isinstance(made.codec, str)
+        or not re.fullmatch(r"fp32|fp16|int8|int4|pq\d{0,5}", made.codec)
+        or not made.dim
+    ):
         return "codec"
     for name, kind in (("normalized", bool), ("teacher", str), ("dataset", str), ("agreement", int | float)):
         value = getattr(made, name)

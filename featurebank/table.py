@@ -27,12 +27,14 @@ class FeatureTable:
     def __init__(self, shards: list[Path], codec: Codec, residency: str, device: torch.device | None = None):
         self._codec = codec
         layouts = [read_layout(path) for path in shards]
-        if any((layout.shape[1], layout.dtype) != (codec.width, codec.numpy_dtype) for layout in layouts):
+        columns = [read_column(path, "scales") for path in shards]
+        fit = all((layout.shape[1], layout.dtype) == (codec.width, codec.numpy_dtype) for layout in layouts)
+        fit &= all((column is not None) == codec.scaled for column in columns)  # rows of int4 and pq look alike
+        if not fit or (shards and codec.learned and codec.codebooks is None):
             raise ValueError(f"its features are not those of codec {codec.name!r} with {codec.dim} numbers each")
         starts = np.cumsum([0, *(layout.shape[0] for layout in layouts)])
         self._scales: Array | None = None
         if codec.scaled:
-            columns = [read_column(path, "scales") for path in shards]
             self._scales = np.concatenate([np.empty(0, np.float32), *columns]).astype(np.float32)[:, None]
         self._files = FileRows(shards, layouts, starts, codec) if residency == "disk" else None
         self._values = np.empty((0, codec.width), codec.numpy_dtype)

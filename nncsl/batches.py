@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nncsl import picks
 from nncsl.config import Config
 from nncsl.data import staged
 from nncsl.data.policy import ViewPolicy
-from nncsl.data.rng import permutation, permutations, stream_key, uniforms
+from nncsl.data.rng import permutation, permutations, stream_key
 from nncsl.data.staged import Sheet
 from nncsl.data.tasks import Forbidden, Stream, Task
 from nncsl.data.views import make_views, stage_views
@@ -96,7 +97,7 @@ class Draws:
     def __init__(self, task: Task, memory: Memory, config: Config) -> None:
         self.task, self.memory = task, memory
         self._seed, self._policy = config.seed, config.views
-        self._per_class = config.labeled_per_class
+        self._per_class, self._in_turns = config.labeled_per_class, config.bank_order == "turns"
         self._unlabeled = np.concatenate([task.unlabeled, np.setdiff1d(memory.unlabeled, task.unlabeled)])
         self._old = np.arange(len(self._unlabeled)) >= len(task.unlabeled)
         self._batch = min(config.unlabeled_batch, len(self._unlabeled))
@@ -105,6 +106,7 @@ class Draws:
         self._labeled, first = np.unique(ids, return_index=True)
         self._labels = labels[first]
         self._by_class = {int(label): self._labeled[self._labels == label] for label in np.unique(labels)}
+        self._showings = picks.Showings(self._labeled, lambda phase, number: self._supports(phase, number)[0])
 
     def unlabeled(self, now: Moment) -> tuple[np.ndarray, np.ndarray]:
         """Return the step's images, in a new order for each pass (drop last), and bool [n], which are remembered."""
@@ -124,15 +126,12 @@ class Draws:
 
         Classes stay balanced: one with fewer images shows them again in other views.
         """
-        keys = [self._key("supports", now.phase, label, now.number) for label in self._by_class]
-        orders = permutations(keys, [len(members) for members in self._by_class.values()])
-        picks = np.arange(self._per_class)
-        ids, turns = [], []
-        for members, order in zip(self._by_class.values(), orders, strict=True):
-            ids.append(members[order[picks % len(members)]])
-            turns.append(picks // len(members))
-        moments = now.number * self._per_class + np.concatenate(turns)
-        found = self.labeled_views("support", np.concatenate(ids), now, moments=moments)
+        ids, rounds = self._supports(now.phase, now.number)
+        showings = None
+        if self._in_turns and len(now.pool.slots("support")):
+            showings = self._showings.before(now.phase, now.number, ids) + rounds
+        moments = now.number * self._per_class + rounds
+        found = self.labeled_views("support", ids, now, moments=moments, showings=showings)
         return found.rows(np.argsort(~found.old, kind="stable"))  # each kind is then a slice of the rows
 
     def labeled(self, now: Moment, size: int) -> np.ndarray:
@@ -174,14 +173,20 @@ class Draws:
         return ids[np.array_split(order, parts)[place]]
 
     def labeled_views(
-        self, kind: str, ids: np.ndarray, now: Moment, count: int | None = None, moments: np.ndarray | None = None
+        self,
+        kind: str,
+        ids: np.ndarray,
+        now: Moment,
+        count: int | None = None,
+        moments: np.ndarray | None = None,
+        showings: np.ndarray | None = None,
     ) -> Group:
         """Return views of labeled images with their labels."""
         stray = np.setdiff1d(ids, self._labeled)
         if len(stray):
             raise Forbidden(f"training image {stray[0]} has no label in this task")
         labels = self._labels[np.searchsorted(self._labeled, ids)]
-        group = self.views(kind, ids, now, count, moments, np.isin(labels, self.task.old))
+        group = self.views(kind, ids, now, count, moments, np.isin(labels, self.task.old), showings)
         return replace(group, labels=torch.from_numpy(np.tile(labels, len(group) // max(1, len(ids)))))
 
     def views(
@@ -192,14 +197,19 @@ class Draws:
         count: int | None = None,
         moments: np.ndarray | None = None,
         old: np.ndarray | None = None,
+        showings: np.ndarray | None = None,
     ) -> Group:
         """Return ``count`` views of each image (default: as many as a step has of that kind), labels hidden.
 
         moments: int64 [n], what fresh views depend on besides the image (default: the number of the step).
+        showings: int64 [n], how often each image was shown before (default: its moment). Stored views that take turns
+        (bank_order) go by it. Supports are counted, so each view of an image is shown once before any comes back in
+        the next turn. Unlabeled images go by the pass: likewise, but for passes that leave an image out. Other kinds
+        go by the step: within a turn no view comes back, and all are shown equally often in the long run.
         """
         count = views_per_step(self._policy, kind) if count is None else count
         moments = np.full(len(ids), now.number) if moments is None else moments
-        slots = self._slots(kind, ids, now, moments, count).T.reshape(-1)
+        slots = self._slots(kind, ids, now, moments, count, moments if showings is None else showings).T.reshape(-1)
         old = np.zeros(len(ids), dtype=bool) if old is None else old
         return Group(ViewKeys(kind, np.tile(ids, count), slots), None, np.tile(old, count))
 
@@ -207,8 +217,22 @@ class Draws:
     def _order(self, phase: int, turn: int) -> np.ndarray:
         return permutation(self._key("epoch", phase, turn), len(self._unlabeled))
 
-    def _slots(self, kind: str, ids: np.ndarray, now: Moment, moments: np.ndarray, count: int) -> np.ndarray:
-        """[n, count] different slots per image: the moment's own ones, or a random choice from the pool."""
+    @lru_cache(maxsize=2)  # noqa: B019 - the step's and, for counting, the one before it
+    def _supports(self, phase: int, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """A step's images, class by class, and how often each stands before itself in it: int64 [n] each."""
+        keys = [self._key("supports", phase, label, number) for label in self._by_class]
+        orders = permutations(keys, [len(members) for members in self._by_class.values()])
+        places = np.arange(self._per_class)
+        ids, rounds = [], []
+        for members, order in zip(self._by_class.values(), orders, strict=True):
+            ids.append(members[order[places % len(members)]])
+            rounds.append(places // len(members))
+        return np.concatenate(ids), np.concatenate(rounds)
+
+    def _slots(
+        self, kind: str, ids: np.ndarray, now: Moment, moments: np.ndarray, count: int, showings: np.ndarray
+    ) -> np.ndarray:
+        """[n, count] different slots per image: the moment's own ones, or some of the pool."""
         if kind == "plain":
             return np.zeros((len(ids), count), np.int64)
         fresh = (moments + now.phase * _PHASE_MOMENTS)[:, None] * count + np.arange(count)
@@ -217,14 +241,9 @@ class Draws:
             return fresh
         if count > len(have):
             raise ValueError(f"{count} different views of kind {kind!r}: the pool has {len(have)} of an image")
-        u = uniforms(self._key("slots", now.phase, kind), ids, moments, draws=max(count, 1))
-        picks = np.zeros((len(ids), count), np.int64)
-        for k in range(count):
-            pick = (u[:, k] * (len(have) - k)).astype(np.int64)
-            for earlier in np.sort(picks[:, :k], axis=1).T:
-                pick += pick >= earlier
-            picks[:, k] = pick
-        return np.where(np.isin(ids, now.pool.images[kind])[:, None], have[picks], fresh)
+        pick = picks.in_turns if self._in_turns else picks.at_random
+        chosen = pick(self._key("slots", now.phase, kind), ids, showings, len(have), count)
+        return np.where(np.isin(ids, now.pool.images[kind])[:, None], have[chosen], fresh)
 
     def _key(self, name: str, phase: int, *parts: int | str) -> int:
         """The first phase has no name in the key: most methods have one phase, and recorded runs keep their draws."""

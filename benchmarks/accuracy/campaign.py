@@ -66,11 +66,13 @@ class Entry:
         older version recorded by this name is taken as it is: settings may mean something else since.
         """
         own = [each for each in records.read(self.file) if each.entry == (self.name, self.seed)]
-        if self.timed:
-            return records.first_with(self.config, own)
-        if own and self.results != RESULTS:
-            return own[0].record
-        return records.first_with(self.config, [*own, *_all(self.results)])
+        if self.results != RESULTS:
+            if own and not self.timed:
+                return own[0].record
+            among = own if self.timed else _all(self.results)
+            older = replace(self.config, lambda_lin=Config.lambda_lin)  # that of the reduced presets then
+            return records.first_with(self.config, among) or records.first_with(older, among)
+        return records.first_with(self.config, own if self.timed else [*own, *_all(self.results)])
 
 
 @dataclass(frozen=True)

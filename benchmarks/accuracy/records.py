@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import filelock
 
-from nncsl import config
+from nncsl import config, methods
 from nncsl.config import Config
 from nncsl.errors import ConfigError
 from nncsl.files import parse_json, write_text
@@ -75,10 +75,12 @@ def settings_of(recorded: Record) -> Config | None:
 
 
 def comparable(settings: Config) -> Config:
-    """Return settings without those that say where files lie and what computes."""
+    """Return settings without those that say where files lie and what computes, or that the method never reads."""
     network = settings.network
     if network.weights is not None:  # wherever they lie; their checksum is in the record
         network = replace(network, weights=Path(network.weights).name, weights_sha256=None)
+    if not methods.find(settings.method).weighs_labels:
+        settings = replace(settings, lambda_lin=Config.lambda_lin)
     return replace(settings, data_dir=None, cache_dir=None, device="auto", network=network)
 
 

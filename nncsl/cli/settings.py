@@ -65,7 +65,7 @@ SETTINGS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "--seed": ("seed", int, "decides labels, views, order and initial weights"),
     "--device": ("device", str, "auto, cpu or cuda"),
     "--bank-views": ("bank_views", int, "view slots per kind in the feature bank"),
-    "--bank-codec": ("bank_codec", str, "fp32, fp16, int8 or pq"),
+    "--bank-codec": ("bank_codec", str, "fp32, fp16, int8, int4 or pq"),
     "--memory-budget": ("memory_budget", str, "e.g. 2GB: choose the settings below, and the bank's place, to fit"),
     "--micro-batch": ("micro_batch", int, "images with activations at once, same gradient; 0: the whole batch"),
     "--recompute": ("recompute", bool, "keep block inputs only and compute the rest again, same gradient"),

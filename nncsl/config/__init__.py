@@ -84,7 +84,8 @@ class Config:
     distillation: Literal["nnd", "kd", "feature"] = "nnd"
     bank_views: int = 4
     bank_support_views: int = 0  # sets of views of labeled images; 0: as many as of unlabeled ones
-    bank_codec: Literal["fp32", "fp16", "int8", "pq"] = "fp16"
+    bank_codec: Literal["fp32", "fp16", "int8", "int4", "pq"] = "fp16"
+    bank_order: Literal["random", "turns"] = "random"  # in which an image's stored views are shown
     bank_residency: Literal["ram", "disk", "device"] = "ram"
     bank_refresh_epochs: int = 0
 

@@ -62,6 +62,7 @@ _TEACHER = {
     "bank_views": Setting("stored sets of views of each image", at_least(1, 100_000_000), "sets"),
     "bank_support_views": Setting("the same of labeled images; 0: as many", at_least(0, 100_000_000), "sets"),
     "bank_codec": Setting("how the bank stores a feature; pq needs 256 rows or more"),
+    "bank_order": Setting("how steps take stored views: any, or in turns, all of an image before any comes back"),
     "bank_residency": Setting("where the bank's features are while a task is learned"),
     "bank_refresh_epochs": Setting(
         "after how many epochs stored views are replaced; 0: never", at_least(0, 1_000_000), "epochs"

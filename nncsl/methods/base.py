@@ -142,6 +142,7 @@ class Method(nn.Module):
     # What happens in a task without labels where the memory has some, for people; and why there can be no such task.
     without_labels: ClassVar[str] = "only remembered labels train"
     needs_labels: ClassVar[str] = ""
+    weighs_labels: ClassVar[bool] = False  # whether lambda_lin is read, the weight of labels in the backbone
     sees_features: ClassVar[bool] = False  # a frozen backbone's features of its views, large, small, support, would do
     classifies: ClassVar[bool] = True  # whether `predict` means anything, so that accuracies do
     decides_by: ClassVar[str | None] = None  # what `predict` judges by, in words, where that is not the head

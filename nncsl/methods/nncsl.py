@@ -21,6 +21,7 @@ class NNCSL(Method):
     """L_SNN + L_MEM on the current task's supports, L_LIN on all labeled images, L_NND on the old supports."""
 
     distills: ClassVar[bool] = True
+    weighs_labels: ClassVar[bool] = True
     without_labels: ClassVar[str] = "remembered labels train the head, and the old network's neighborhoods are kept"
     sees_features: ClassVar[bool] = True
     together: ClassVar[tuple[str, ...]] = ("large", "supports")  # groups of one pass, in which these two come first

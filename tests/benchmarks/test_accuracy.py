@@ -118,6 +118,15 @@ def test_a_head_of_another_size_is_another_run(write):
     assert campaign.recorded_as(roomy.config) is None
 
 
+def test_a_weight_that_a_method_never_reads_makes_no_other_run(write):
+    write("usual", runs=["csl", "er", "paws"])
+    for entry in campaign.read("usual").entries:
+        entry_recorded(entry, summary={})
+    write("weighted", runs=["csl", "er", "paws"], settings=SMALL | {"lambda_lin": 0.7})
+    csl, er, paws = campaign.read("weighted").entries
+    assert csl.record is None and er.record is not None and paws.record is not None
+
+
 def test_a_line_begins_with_what_is_compared_and_stands_in_its_place(tmp_path):
     path = tmp_path / "tiny.jsonl"
     summary = {"accuracy_matrix": [[50.0]], "seconds": 1.0, "average_accuracy": 50.0}

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-EXACT_CODECS = ("fp32", "fp16", "int8")
+EXACT_CODECS = ("fp32", "fp16", "int8", "int4")
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
@@ -25,4 +25,5 @@ def error_bound(codec: str, features: Tensor) -> Tensor:
         return torch.zeros_like(features)
     if codec == "fp16":
         return features.abs() * 2**-11 + 2**-25
-    return (features.abs().amax(1, keepdim=True) * 0.0045 + 4e-6).expand_as(features)
+    of_largest, beside = {"int8": (0.0045, 4e-6), "int4": (0.067, 5e-7)}[codec]
+    return (features.abs().amax(1, keepdim=True) * of_largest + beside).expand_as(features)

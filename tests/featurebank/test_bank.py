@@ -250,7 +250,7 @@ def test_closed_and_misused(tmp_path):
             FeatureBank.create(tmp_path / "other", **arguments)
 
 
-@pytest.mark.parametrize(("codec", "bytes_per_row"), [("fp32", 512), ("fp16", 256), ("int8", 130)])
+@pytest.mark.parametrize(("codec", "bytes_per_row"), [("fp32", 512), ("fp16", 256), ("int8", 130), ("int4", 66)])
 def test_bytes(tmp_path, codec, bytes_per_row):
     bank, ids, *_ = filled(tmp_path / "bank", images=1000, codec=codec)
     keys, frame = 12, 4096

@@ -29,6 +29,7 @@ from tests.nncsl.scenes import SecondTask
     ["batchnorm=train"],
     ["precision=bf16"],
     ["bank_codec=int8", "bank_residency=disk"],
+    ["bank_codec=int4", "bank_residency=disk"],
     ["optimizer=lars", "lr_peak=0.4"],
     ["class_order=[9,8,7,6,5,4,3,2,1,0]", "unlabeled_fraction=0.5"],
 ])  # fmt: skip

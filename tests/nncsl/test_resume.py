@@ -74,7 +74,12 @@ def wait_for_a_moment(process, folder, moments, startup, *, early):
 
 @pytest.mark.parametrize(
     ("kills", "assignments"),
-    [(10, ["epochs=4"]), (2, ["teacher_mode=model", "tasks=2"]), (2, ["bank_refresh_epochs=1", "tasks=2"])],
+    [
+        (10, ["epochs=4"]),
+        (2, ["teacher_mode=model", "tasks=2"]),
+        (2, ["bank_refresh_epochs=1", "tasks=2"]),
+        (2, ["bank_order=turns", "labeled_per_class=3", "tasks=2"]),
+    ],
 )
 def test_killed_again_and_again_it_ends_bit_for_bit_the_same(tmp_path, environment, kills, assignments):
     whole, broken = tmp_path / "whole", tmp_path / "broken"

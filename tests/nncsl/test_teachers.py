@@ -52,7 +52,8 @@ def train_both(scene, codec_bound):
 
 
 @pytest.mark.parametrize(
-    ("codec", "loss_bound", "gradient_bound"), [("fp32", 1e-5, 1e-4), ("fp16", 1e-3, 1e-2), ("int8", 1e-2, 0.1)]
+    ("codec", "loss_bound", "gradient_bound"),
+    [("fp32", 1e-5, 1e-4), ("fp16", 1e-3, 1e-2), ("int8", 1e-2, 0.1), ("int4", 1e-2, 0.05)],
 )
 def test_features_and_model_train_alike_over_a_whole_task(small, make_run, codec, loss_bound, gradient_bound):
     scene = SecondTask(small("epochs=3", f"bank_codec={codec}"), make_run)

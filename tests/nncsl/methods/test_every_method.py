@@ -129,3 +129,13 @@ def test_no_two_recorded_runs_learned_the_same():
     weights = {case: run["weights"] for case, run in json.loads(recorded.RECORD.read_text())["runs"].items()}
     assert weights.pop("nncsl none") == weights["csl"]
     assert len(set(weights.values())) == len(weights) == len(recorded.CASES) - 1
+
+
+@pytest.mark.parametrize("method", ["csl", "paws", "pseudoer", "er"])
+def test_the_weight_of_labels_matters_to_those_that_declare_it(small, make_run, method):
+    def gradient(weight):
+        scene = SecondTask(small(f"method={method}", f"lambda_lin={weight}"), make_run, f"weight {weight}")
+        scene.losses(scene.method, scene.teacher("none")).total.backward()
+        return torch.cat([p.grad.flatten() for p in scene.network.parameters() if p.grad is not None])
+
+    assert torch.equal(gradient(0.1), gradient(0.9)) != methods.find(method).weighs_labels
