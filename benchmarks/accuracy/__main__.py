@@ -10,7 +10,7 @@ A campaign is a yaml file in benchmarks/accuracy/campaigns. Finished runs are sk
 has recorded with the same settings; interrupted ones go on, and runs whose settings have changed since are made again.
 A campaign's records are benchmarks/results/accuracy/NAME.jsonl, a line for each run: its summary.json, how and where it
 was made, resolved settings and curves. `document` renews the tables of the pages from them. `plot` draws NAME.png, the
-curves; of a campaign with `bytes: true` also NAME.svg, accuracy against bytes kept, and bytes.svg of all those together.
+curves; of a campaign with `bytes: true` also NAME.svg, accuracy against bytes kept, and bytes.svg of all those.
 """
 
 import argparse

@@ -19,7 +19,6 @@ from ..accuracy.records import Record
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
@@ -176,7 +175,7 @@ def _label(axes: plt.Axes, these: list[Point], styles: dict[str, tuple[str, str]
             va="center",
             color=styles[point.method][0],
             fontsize=9,
-            path_effects=[withStroke(linewidth=2, foreground="white")],  # legible where it has to cross a line
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},  # for where it crosses a line
         )
         box = written.get_window_extent()
         places = {}

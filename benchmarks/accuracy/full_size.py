@@ -1,8 +1,8 @@
 """What a run would keep with the paper's network: its ledger, with the networks in it counted at their full size.
 
-Reduced runs see real images through a small network of half a megabyte. Their ledgers are right about images, labels
-and the bank's rows, whose projections have 128 numbers in both networks, but a copied network weighs about a hundredth
-of what the paper's ResNet-18 does, 47 MB. So counted anew is what grows with the student's network:
+Reduced runs see real images through a small network of half a megabyte. Their ledgers are right about images and labels
+and about each row of the bank, whose projections have 128 numbers in both networks, but a copied network weighs about a
+hundredth of what the paper's ResNet-18 does, 47 MB. So counted anew is what grows with the student's network:
 
 - ``teacher``, the old network, copied or resting for a refresh;
 - a method's second network (``own.average`` of ORDisCo, ``own.resting`` of PseudoER, ``own.other`` of FOSTER);
@@ -13,7 +13,9 @@ memory. Everything else stays as it was recorded: images, labels, logits, banks,
 discriminator, whose size is a setting of their own. FOSTER's bank of features and its heads stay too, though they would
 be larger: what is said of FOSTER is a lower bound.
 
-This says nothing about accuracy: that is the small network's.
+Only the network is exchanged, not the protocol: a bank has rows for the unlabeled images that the run took
+(``unlabeled_fraction``), and more where the full-size preset takes more. Nor does this say anything about accuracy:
+that is the small network's.
 """
 
 import json
