@@ -81,7 +81,8 @@ class Campaign:
 
     paper: the paper's value of a run, where it has one; anchors: what a public implementation reached under the same
     protocol; reference: the run that the others' differences are taken to;
-    timed: whether each run had the machine to itself, so that its wall time means something.
+    timed: whether each run had the machine to itself, so that its wall time means something; counts_bytes: whether runs
+    are compared by what they keep beside their student.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Campaign:
     anchors: Mapping[str, float] = field(default_factory=dict)
     reference: str | None = None
     timed: bool = False
+    counts_bytes: bool = False
 
     @property
     def runs(self) -> list[str]:
@@ -124,8 +126,17 @@ def read(name: str, version: str | None = None) -> Campaign:
             entries.append(Entry(name, run, seed, content["preset"], assignments, results, timed))
     paper = dict(content.get("paper", {}))
     source = paper.pop("table", "")
-    title = content.get("title", name)
-    return Campaign(name, title, entries, paper, source, content.get("anchors", {}), content.get("reference"), timed)
+    return Campaign(
+        name,
+        content.get("title", name),
+        entries,
+        paper,
+        source,
+        anchors=content.get("anchors", {}),
+        reference=content.get("reference"),
+        timed=timed,
+        counts_bytes=content.get("bytes", False),
+    )
 
 
 def run(entry: Entry, threads: int, data_dir: str | None) -> str:

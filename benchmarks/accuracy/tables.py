@@ -7,6 +7,9 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
+from nncsl.record.ledger import TOTAL
+
+from ..accuracy import full_size
 from ..accuracy.campaign import Campaign
 from ..accuracy.records import Record
 
@@ -25,6 +28,18 @@ MEMORY: Columns = {
     "peak MB": lambda r: r["summary"]["peak_memory"]["total"] / 1e6,
     "teacher MB": lambda r: r["summary"]["peak_memory"]["teacher"] / 1e6,
     "bank MB": lambda r: r["summary"]["peak_memory"]["bank"] / 1e6,
+}
+
+
+def kept_megabytes(record: Record, *, full_size_network: bool = False) -> float | None:
+    """Return what the run kept at its fullest beside its student; None if the version that made it counted nothing."""
+    parts = full_size.kept(record) if full_size_network else record["summary"].get("kept")
+    return parts[TOTAL] / 1e6 if parts else None
+
+
+KEPT: Columns = {
+    "kept MB": kept_megabytes,
+    "kept MB, ResNet-18": lambda r: kept_megabytes(r, full_size_network=True),
 }
 
 
@@ -51,8 +66,11 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def rows_of(campaign: Campaign) -> tuple[list[str], list[list[str]]]:
-    """Header and rows; costs where runs are compared with a reference or timed, and differences to it seed by seed."""
-    columns = COLUMNS
+    """Header and rows; costs where runs are compared with a reference or timed, and differences to it seed by seed.
+
+    Bytes kept where the campaign asks for them: with the run's own network, and with the paper's.
+    """
+    columns = COLUMNS | (KEPT if campaign.counts_bytes else {})
     if campaign.reference or campaign.timed:
         columns = columns | (_wall_time(campaign) if campaign.timed else CPU_TIME) | MEMORY
     known = {name: values for name, values in (("paper", campaign.paper), ("anchor", campaign.anchors)) if values}

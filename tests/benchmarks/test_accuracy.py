@@ -8,28 +8,11 @@ import sys
 import time
 
 import pytest
-import yaml
 
 from nncsl import methods
 from nncsl.benchmarks.accuracy import __main__ as accuracy
 from nncsl.benchmarks.accuracy import campaign, pages, records, tables
-
-SMALL = {"network.width": 8, "network.hidden": 16, "tasks": 1, "epochs": 1}
-
-
-@pytest.fixture
-def write(tmp_path, monkeypatch):
-    """Writes a campaign of digits; results and runs stay below tmp_path."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(campaign, "CAMPAIGNS", tmp_path)
-    monkeypatch.setattr(campaign, "RESULTS", tmp_path / "results")
-
-    def written(name="tiny", runs=("csl", "er"), seeds=(3,), settings=SMALL, **more):
-        runs = runs if isinstance(runs, dict) else {run: {"method": run} for run in runs}
-        content = {"preset": "digits", "seeds": list(seeds), "settings": dict(settings), "runs": runs, **more}
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(content))
-
-    return written
+from tests.benchmarks.conftest import SMALL
 
 
 def record_of(tmp_path, run, seed=3, name="tiny"):
