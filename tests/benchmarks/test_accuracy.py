@@ -8,39 +8,11 @@ import sys
 import time
 
 import pytest
-import yaml
 
 from nncsl import methods
 from nncsl.benchmarks.accuracy import __main__ as accuracy
 from nncsl.benchmarks.accuracy import campaign, pages, records, tables
-
-SMALL = {"network.width": 8, "network.hidden": 16, "tasks": 1, "epochs": 1}
-
-
-@pytest.fixture
-def write(tmp_path, monkeypatch):
-    """Writes a campaign of digits; results and runs stay below tmp_path."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(campaign, "CAMPAIGNS", tmp_path)
-    monkeypatch.setattr(campaign, "RESULTS", tmp_path / "results")
-
-    def written(name="tiny", runs=("csl", "er"), seeds=(3,), settings=SMALL, **more):
-        runs = runs if isinstance(runs, dict) else {run: {"method": run} for run in runs}
-        content = {"preset": "digits", "seeds": list(seeds), "settings": dict(settings), "runs": runs, **more}
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(content))
-
-    return written
-
-
-def record_of(tmp_path, run, seed=3, name="tiny"):
-    (record,) = [r.record for r in records.read(tmp_path / "results" / f"{name}.jsonl") if r.entry == (run, seed)]
-    return record
-
-
-def entry_recorded(entry, **values):
-    """Writes a record of a run that has not been made."""
-    record = {"run": entry.name, "seed": entry.seed, "config": campaign.build.plain(entry.config)}
-    records.add(entry.file, record | values)
+from tests.benchmarks.campaigns import SMALL, entry_recorded, record_of
 
 
 def test_runs_are_recorded_skipped_and_made_again(write, tmp_path, capfd):
