@@ -15,8 +15,9 @@ def test_own_images_are_recorded_by_name_wherever_they_lie(write, tmp_path):
     for number in range(24):
         path = tmp_path / "data" / "pictures" / "abcd"[number % 4] / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (16, 16), dtype=np.uint8)).save(path)
+        Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(path)
     settings = {"dataset": "folder:pictures", "labels": "2/class", "cache_dir": str(tmp_path / "cache"), "tasks": 2}
+    settings |= {"views.mean": [0.5] * 3, "views.std": [0.5] * 3}
     write(runs=["nncsl"], settings=SMALL | settings)
     (entry,) = campaign.read("tiny").entries
     assert entry.located(None) == entry.arguments
