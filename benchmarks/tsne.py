@@ -56,12 +56,12 @@ def _scatter(axes: plt.Axes, run: Path, task: int, snapshot: Snapshot, learned: 
         return
     points, labels = found
     unknown = ~np.isin(labels, list(learned))
-    axes.scatter(*points[unknown].T, s=9, color=_GRAY)
+    axes.scatter(points[unknown, 0], points[unknown, 1], s=9, color=_GRAY)
     if unknown.any():
         axes.set_xlabel("gray: classes that were not learned yet")
     for label in np.unique(labels[~unknown]):
         own = points[labels == label]
-        axes.scatter(*own.T, s=9, color=_color(label, len(snapshot.class_names)))
+        axes.scatter(own[:, 0], own[:, 1], s=9, color=_color(label, len(snapshot.class_names)))
         _name(axes, own, snapshot.class_names[label])
 
 
@@ -73,7 +73,8 @@ def _color(label: int, count: int) -> tuple[float, ...]:
 def _name(axes: plt.Axes, points: np.ndarray, name: str) -> None:
     """Write a class's name where most of its points are."""
     box = {"boxstyle": "round,pad=0.15", "color": "white", "alpha": 0.8}
-    axes.text(*np.median(points, axis=0), name, ha="center", va="center", weight="bold", bbox=box)
+    x, y = np.median(points, axis=0)
+    axes.text(x, y, name, ha="center", va="center", weight="bold", bbox=box)
 
 
 if __name__ == "__main__":
