@@ -15,6 +15,8 @@ import yaml
 
 from nncsl import config, methods
 from nncsl.config import Config, build
+from nncsl.data.sources import own_place
+from nncsl.record import checkpoint
 from nncsl.record.journal import Journal
 
 from ..accuracy import records
@@ -43,6 +45,14 @@ class Entry:
     def arguments(self) -> list[str]:
         assignments = (part for s in self.settings for part in ("--set", s))
         return ["--preset", self.preset, "--seed", str(self.seed), *assignments]
+
+    def located(self, data_dir: str | None) -> list[str]:
+        """The arguments with the place of the data: own images, folder:NAME, lie in that folder by this name."""
+        if data_dir is None:
+            return self.arguments
+        kind, place = own_place(self.config.dataset)
+        where = ["--set", f"dataset={kind}:{Path(data_dir) / place}"] if place else ["--data-dir", data_dir]
+        return [*self.arguments, *where]
 
     @cached_property
     def config(self) -> Config:
@@ -145,26 +155,27 @@ def run(entry: Entry, threads: int, data_dir: str | None) -> str:
     if entry.record is not None:
         return f"{title}: recorded"
     begun = _begun(entry)
-    arguments = [*entry.arguments, *(("--data-dir", data_dir) if data_dir else ())]
-    where = ["--resume", str(entry.folder)] if begun else ["--out", str(entry.folder), *arguments]
+    where = ["--resume", str(entry.folder)] if begun else ["--out", str(entry.folder), *entry.located(data_dir)]
     commit = current_commit()
     started = time.monotonic()
     failure, cpu_seconds = _train(where, threads)
     if failure:
         return f"{title}: failed ({failure})"
+    lines, summary = Journal(entry.folder / "metrics.jsonl").read(), (entry.folder / "summary.json").read_text()
     record = {
         "run": entry.name,
         "seed": entry.seed,
-        "summary": json.loads((entry.folder / "summary.json").read_text()),
+        "summary": json.loads(summary) | {"dataset": entry.config.dataset},
         "command": "nncsl train " + " ".join(entry.arguments),
         "commit": commit,
         "machine": {"processor": processor(), "cores": os.cpu_count(), "threads": threads},
         # Of the whole process: data, sweeps and evaluation too. A resumed run's first part is not known any more.
         "wall_seconds": None if begun else round(time.monotonic() - started, 1),
         "cpu_seconds": None if begun else round(cpu_seconds, 1),
+        "steps": steps_taken(entry.folder, lines),
         "weights_sha256": config.read(entry.folder / "config.yaml").network.weights_sha256,
         "config": build.plain(entry.config),
-        "curves": curves(Journal(entry.folder / "metrics.jsonl").read()),
+        "curves": curves(lines),
     }
     records.add(entry.file, record)
     vars(entry).pop("record", None)  # looked up before it was there
@@ -176,6 +187,15 @@ def curves(lines: list[Record]) -> dict[str, list[float | None]]:
     epochs = [line for line in lines if line["kind"] == "epoch"]
     names = dict.fromkeys(key for line in epochs for key in line if key not in ("kind", "phase", "images_per_second"))
     return {name: [_short(line.get(name)) for line in epochs] for name in names}
+
+
+def steps_taken(folder: Path, lines: list[Record]) -> int | None:
+    """Return the steps of a run; None of a method with several phases, whose epochs are of several lengths."""
+    epochs = [line for line in lines if line["kind"] == "epoch"]
+    if any("phase" in line for line in epochs):
+        return None
+    steps = checkpoint.load(folder / "checkpoint" / "state.pt")["state"]["steps"]
+    return sum(steps[line["task"]] for line in epochs)
 
 
 def _begun(entry: Entry) -> bool:

@@ -2,6 +2,7 @@
 
 campaign NAME [of VERSION]: the campaign's whole table, or that of what an older version recorded.
 overview NAME ...: a row for each run, the campaigns and the paper side by side.
+transfer NAME ...: what the campaigns' runs gained or lost between tasks; costs NAME ...: what they took.
 status NAME ...: how many runs and seeds each system has; what else its rows say is written by hand and stays.
 """
 
@@ -12,11 +13,23 @@ from pathlib import Path
 from nncsl import methods
 
 from ..accuracy.campaign import Campaign, Entry, read
-from ..accuracy.tables import INTERVAL, as_markdown, average_accuracies, interval, markdown, spread
+from ..accuracy.tables import (
+    COSTS,
+    INTERVAL,
+    TRANSFER,
+    as_markdown,
+    average_accuracies,
+    chosen_columns,
+    interval,
+    markdown,
+    spread,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "REPRODUCIBILITY.md", *sorted((ROOT / "docs").glob("*.md"))]
-_PLACE = re.compile(r"(<!-- (campaign|overview|status) ([\w. -]+) -->\n)(.*?)(?=<!-- end -->)", re.DOTALL)
+_PLACE = re.compile(
+    r"(<!-- (campaign|overview|transfer|costs|status) ([\w. -]+) -->\n)(.*?)(?=<!-- end -->)", re.DOTALL
+)
 
 
 def documented(text: str) -> str:
@@ -28,6 +41,8 @@ def _table(kind: str, words: list[str], present: str) -> str:
     if kind == "campaign":
         return as_markdown(read(words[0], version=words[2] if len(words) > 2 else None))  # NAME of VERSION
     campaigns = [read(name) for name in words]
+    if kind in ("transfer", "costs"):
+        return chosen_columns(campaigns, {"transfer": TRANSFER, "costs": COSTS}[kind])
     return overview(campaigns) if kind == "overview" else status(campaigns, present)
 
 

@@ -11,6 +11,7 @@ import filelock
 
 from nncsl import config, methods
 from nncsl.config import Config
+from nncsl.data.sources import own_place
 from nncsl.errors import ConfigError
 from nncsl.files import parse_json, write_text
 
@@ -81,7 +82,9 @@ def comparable(settings: Config) -> Config:
         network = replace(network, weights=Path(network.weights).name, weights_sha256=None)
     if not methods.find(settings.method).weighs_labels:
         settings = replace(settings, lambda_lin=Config.lambda_lin)
-    return replace(settings, data_dir=None, cache_dir=None, device="auto", network=network)
+    kind, place = own_place(settings.dataset)
+    dataset = settings.dataset if place is None else f"{kind}:{place.name}"  # own images: by name, wherever they lie
+    return replace(settings, dataset=dataset, data_dir=None, cache_dir=None, device="auto", network=network)
 
 
 @cache

@@ -29,6 +29,21 @@ MEMORY: Columns = {
     "teacher MB": lambda r: r["summary"]["peak_memory"]["teacher"] / 1e6,
     "bank MB": lambda r: r["summary"]["peak_memory"]["bank"] / 1e6,
 }
+# How far tasks help or harm each other: forward, the next task before it is learned; backward, earlier ones at the end.
+TRANSFER: Columns = {
+    "forward transfer": lambda r: r["summary"].get("fwt"),
+    "backward transfer": lambda r: r["summary"].get("bwt"),
+    "forgetting": lambda r: r["summary"]["forgetting"],
+}
+COSTS: Columns = {
+    "steps": lambda r: r.get("steps"),
+    "s a step": lambda r: r["summary"]["seconds"] / r["steps"] if r.get("steps") else None,
+    "views/s": lambda r: r["summary"]["images_per_second"],
+    **CPU_TIME,
+    **MEMORY,
+    "activations MB": lambda r: r["summary"]["peak_memory"]["activations"] / 1e6,
+    "kept MB": lambda r: r["summary"]["kept"]["total"] / 1e6,
+}
 
 
 def kept_megabytes(record: Record, *, full_size_network: bool = False) -> float | None:
@@ -58,6 +73,18 @@ def show(campaign: Campaign, *, markdown: bool = False) -> None:
 def as_markdown(campaign: Campaign) -> str:
     """Return the campaign's table for a page."""
     return markdown(*rows_of(campaign))
+
+
+def chosen_columns(campaigns: Iterable[Campaign], columns: Columns) -> str:
+    """Return a table of these columns for a page: a row for each recorded run; of several campaigns with their data."""
+    several = list(campaigns)
+    rows = []
+    for campaign in several:
+        for run in campaign.runs:
+            if records := campaign.records(run):
+                cells = [spread([value(record) for record in records.values()]) for value in columns.values()]
+                rows.append([*([campaign.title] if len(several) > 1 else []), run, str(len(records)), *cells])
+    return markdown([*(["data"] if len(several) > 1 else []), "run", "seeds", *columns], rows)
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,11 +1,10 @@
-"""A campaign of small real runs on digits, in a temporary folder."""
+"""What the tests of campaigns share: a folder of their own."""
 
 import pytest
 import yaml
 
 from nncsl.benchmarks.accuracy import campaign
-
-SMALL = {"network.width": 8, "network.hidden": 16, "tasks": 1, "epochs": 1}
+from tests.benchmarks.campaigns import SMALL
 
 
 @pytest.fixture

@@ -12,18 +12,7 @@ import pytest
 from nncsl import methods
 from nncsl.benchmarks.accuracy import __main__ as accuracy
 from nncsl.benchmarks.accuracy import campaign, pages, records, tables
-from tests.benchmarks.conftest import SMALL
-
-
-def record_of(tmp_path, run, seed=3, name="tiny"):
-    (record,) = [r.record for r in records.read(tmp_path / "results" / f"{name}.jsonl") if r.entry == (run, seed)]
-    return record
-
-
-def entry_recorded(entry, **values):
-    """Writes a record of a run that has not been made."""
-    record = {"run": entry.name, "seed": entry.seed, "config": campaign.build.plain(entry.config)}
-    records.add(entry.file, record | values)
+from tests.benchmarks.campaigns import SMALL, entry_recorded, record_of
 
 
 def test_runs_are_recorded_skipped_and_made_again(write, tmp_path, capfd):

@@ -9,7 +9,7 @@ from nncsl import runs
 from nncsl.benchmarks.accuracy import __main__ as accuracy
 from nncsl.benchmarks.accuracy import bytes_figure, campaign, full_size, records, tables
 from nncsl.config import build
-from tests.benchmarks.conftest import SMALL
+from tests.benchmarks.campaigns import SMALL
 
 IMAGE = 64 + 16  # a digit, its number and label
 FEW = SMALL | {"tasks": 2, "warmup_epochs": 1, "unlabeled_batch": 160, "unlabeled_fraction": 0.2}
