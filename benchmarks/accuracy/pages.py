@@ -47,7 +47,10 @@ def _table(kind: str, words: list[str], present: str) -> str:
 
 
 def overview(campaigns: Sequence[Campaign]) -> str:
-    """Return average accuracies: those of the campaigns, and the paper's beside each that it has values for."""
+    """Return average accuracies: those of the campaigns side by side, then the paper's of the runs that it has.
+
+    Campaigns that reduce the same experiment of the paper have the same values of it.
+    """
     runs = _merged([campaign.runs for campaign in campaigns])
     header, columns = ["average accuracy, %"], [[f"`{run}`" for run in runs]]
     for campaign in campaigns:
@@ -58,9 +61,10 @@ def overview(campaigns: Sequence[Campaign]) -> str:
         if any(map(interval, values.values())):
             header.append(INTERVAL)
             columns.append([interval(values[run]) for run in runs])
-        if campaign.paper:
-            header.append("paper, full size")
-            columns.append([f"{campaign.paper[run]:.1f}" if run in campaign.paper else "" for run in runs])
+    paper = {run: value for campaign in campaigns for run, value in campaign.paper.items()}
+    if paper:
+        header.append("paper, full size")
+        columns.append([f"{paper[run]:.1f}" if run in paper else "" for run in runs])
     return markdown(header, [row for row in zip(*columns, strict=True) if any(row[1:])])
 
 

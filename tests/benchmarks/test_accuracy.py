@@ -225,6 +225,7 @@ def test_an_overview_has_the_campaigns_and_the_paper_side_by_side(write):
         for entry in campaign.read(name).entries:
             if (entry.name, entry.seed) not in (("csl", 4), ("finetune", 1)):
                 entry_recorded(entry, summary={"average_accuracy": 50 + step * entry.seed})
+    write("third", runs=["csl"], seeds=(7,), paper={"table": "main", "csl": 64.5})
     lines = pages.overview([campaign.read("first"), campaign.read("second")]).splitlines()
     assert lines[0] == "| average accuracy, % | few, 5 seeds | 95% interval | second, 2 seeds | paper, full size |"
     assert lines[2:] == [
@@ -232,6 +233,10 @@ def test_an_overview_has_the_campaigns_and_the_paper_side_by_side(write):
         "| `er` | 52.0 ± 1.6 | 50.0 to 54.0 | 51.0 ± 1.4 | 36.3 |",
         "| `finetune` |  |  | 50.0 (1) |  |",
     ]
+    entry_recorded(campaign.read("third").entries[0], summary={"average_accuracy": 40})
+    once = pages.overview([campaign.read(name) for name in ("first", "second", "third")]).splitlines()
+    assert once[0].endswith("| second, 2 seeds | third, 1 seeds | paper, full size |")
+    assert once[2] == "| `csl` | 51.5 ± 1.3 (4) |  |  | 40.0 | 64.5 |"
 
 
 def test_every_system_has_a_status_and_what_was_said_of_it_stays():
