@@ -1,6 +1,6 @@
 """LARS with momentum, SGD with clipped gradients, and putting a schedule's rates into optimizers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,28 @@ from torch import Tensor, nn
 from nncsl.config import Config
 
 
-class Lars(torch.optim.Optimizer):
+class Uncompiled(torch.optim.Optimizer):
+    """An optimizer that is used without loading torch's compiler, which takes seconds and 100 MB and is not used here.
+
+    Torch hides these methods from its compiler and imports it for that when one of them is called first.
+    """
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        _plain(torch.optim.Optimizer.add_param_group)(self, param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        return _plain(torch.optim.Optimizer.state_dict)(self)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        _plain(torch.optim.Optimizer.load_state_dict)(self, state_dict)
+
+
+def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what a decorated method was made of, or the method itself where torch does not decorate it."""
+    return getattr(method, "__wrapped__", method)
+
+
+class Lars(Uncompiled):
     """Momentum SGD in which each weight's step is scaled by |w| / |gradient|, where its group says so.
 
     Groups: lr, weight_decay, trust (0: no adaptation), peak (what the schedule multiplies).

@@ -63,18 +63,28 @@ def test_triton(drawn: tuple[Any, Problem]) -> None:
     assert_as_good_as_eager(*drawn, "triton")
 
 
+def in_interpreter(backend: str, device: torch.device) -> bool:
+    """Tell whether a back end's programs are interpreted, a hundred times slower than they would be computed."""
+    return backend == "triton" and device.type == "cpu"
+
+
 @pytest.mark.parametrize(("backend", "most_unsorted"), [("blockwise", 0), ("triton", 640), ("triton", 0)])
-def test_thirty_runs_are_bitwise_equal(
+def test_many_runs_are_bitwise_equal(
     backend: str, most_unsorted: int, triton_device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few supports, and the way of many: sorted, in several splits."""
+    """Few supports, and the way of many: sorted, in several splits.
+
+    Programs of a GPU race each other. Triton's interpreter runs them one after the other: two runs show there that
+    nothing is left over from the first.
+    """
     from nncsl.kernels import fused
 
     monkeypatch.setattr(fused, "SMALL", most_unsorted)
+    repeats = 2 if in_interpreter(backend, triton_device) else 29
     p = problem(n=20, k=40, dim=16, device=triton_device)
     for run in (run_snn, run_nnd):
         first = run(p, backend)
-        for _ in range(29):
+        for _ in range(repeats):
             for name, value in run(p, backend).items():
                 assert torch.equal(value, first[name]), name
 
@@ -112,7 +122,7 @@ def test_many_steps_end_at_the_same_weights(backend: str, triton_device: torch.d
     At four times this rate training is chaotic, and one unit at the start is a tenth of a weight in the end, with
     every back end alike.
     """
-    steps = 200
+    steps = 60 if in_interpreter(backend, triton_device) else 200
     exact, losses = trained("reference", torch.float64, steps, triton_device)
     found, _ = trained(backend, torch.float32, steps, triton_device)
     starts = (None, float("inf"), float("-inf"))

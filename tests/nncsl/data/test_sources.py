@@ -6,9 +6,9 @@ import shutil
 import numpy as np
 import pytest
 from PIL import Image
-from sklearn.datasets import load_sample_images
+from sklearn.datasets import load_digits, load_sample_images
 
-from nncsl.data import cifar, packed
+from nncsl.data import cifar, packed, sources
 from nncsl.data.sources import SourceOptions, open_source
 from nncsl.errors import ConfigError, DataError
 
@@ -23,6 +23,17 @@ def test_digits_are_split_once_and_for_all():
     train = {image.tobytes() for image in source.train.array}
     assert not any(image.tobytes() in train for image in source.test.array)
     assert source.fingerprint == open_source("digits", SourceOptions()).fingerprint
+
+
+@pytest.mark.parametrize("place", ["its own file", "another place"])
+def test_digits_are_those_of_scikit_learn(monkeypatch, place):
+    """Whether their file was found, which spares an import of scikit-learn, or not."""
+    if place == "another place":
+        monkeypatch.setattr(sources, "find_spec", lambda name: None)
+    images, labels = sources._scikit_digits()
+    digits = load_digits()
+    assert np.array_equal(images, digits.images) and np.array_equal(labels, digits.target)
+    assert labels.dtype == np.int64
 
 
 def test_unknown_source():
