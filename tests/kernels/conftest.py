@@ -2,6 +2,7 @@
 
 import inspect
 import os
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -59,7 +60,5 @@ def _quicken_interpreter() -> None:
 
 
 if os.environ.get("TRITON_INTERPRET") == "1":
-    try:
+    with suppress(ImportError):  # no Triton: its tests are skipped
         _quicken_interpreter()
-    except ImportError:  # no Triton: its tests are skipped
-        pass
