@@ -92,8 +92,8 @@ class Campaign:
     paper: the paper's value of a run, where it has one; anchors: what a public implementation reached under the same
     protocol; reference: the run that the others' differences are taken to;
     timed: whether each run had the machine to itself, so that its wall time means something; counts_bytes: whether runs
-    are compared by what they keep beside their student; tunes: whether settings are chosen by it, on seeds of 100 and up,
-    which nothing else reports.
+    are compared by what they keep beside their student; tunes: whether settings are chosen by it, on seeds of 100 and
+    up, which nothing else reports.
     """
 
     name: str
