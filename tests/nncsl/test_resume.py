@@ -75,7 +75,7 @@ def wait_for_a_moment(process, folder, moments, startup, *, early):
 @pytest.mark.parametrize(
     ("kills", "assignments"),
     [
-        (10, ["epochs=4"]),
+        (5, ["epochs=4"]),
         (2, ["teacher_mode=model", "tasks=2"]),
         (2, ["bank_refresh_epochs=1", "tasks=2"]),
         (2, ["bank_order=turns", "labeled_per_class=3", "tasks=2"]),

@@ -10,6 +10,7 @@ import pytest
 
 from nncsl import engine, passes, terminal
 from nncsl.featurebank import fingerprint
+from nncsl.passes import batchnorm
 from nncsl.record import checkpoint
 from nncsl.terminal import Interrupted, Interruption
 
@@ -30,7 +31,7 @@ def test_a_long_step_is_thrown_away_and_taken_again(small, make_run, monkeypatch
             os.kill(os.getpid(), signal.SIGTERM)
         terminal.heed()
 
-    for module in (passes, passes.batchnorm, engine.evaluation):
+    for module in (passes, batchnorm, engine.evaluation):
         monkeypatch.setattr(module, "heed", asked)
     while True:
         try:

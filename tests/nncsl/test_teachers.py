@@ -96,7 +96,7 @@ def parameters_alive():
 @pytest.mark.parametrize(("mode", "alive"), [("features", 1), ("model", 2), ("none", 1)])
 def test_how_many_networks_are_alive_while_a_task_trains(small, make_run, monkeypatch, mode, alive):
     """Counted where the losses are computed: every Network object that the interpreter can still reach."""
-    run = make_run(small(f"teacher_mode={mode}", "epochs=1"))
+    run = make_run(small(f"teacher_mode={mode}", "epochs=1", "unlabeled_batch=200"))  # a step in each task
     counts = []
     losses = methods.METHODS["nncsl"].losses
 

@@ -102,9 +102,9 @@ def test_an_export_that_would_answer_otherwise_is_not_written(trained, tmp_path,
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", config.presets())
-def test_every_preset_exports_to_onnx(name, tmp_path):
-    """A network of its size, with statistics as of real activations: untrained is enough to compare."""
+@pytest.mark.parametrize("name", ["digits", "cifar10-small", "cifar10", "imagenet100"])
+def test_the_network_of_every_preset_exports_to_onnx(name, tmp_path):
+    """Of its size, with statistics as of real activations: untrained is enough. CIFAR-100 has CIFAR-10's networks."""
     loaded = config.load(name)
     classes = KNOWN[loaded.dataset].classes
     method = methods.build(loaded, classes)
