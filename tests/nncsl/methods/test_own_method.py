@@ -16,7 +16,6 @@ import yaml
 PAGE = Path(__file__).parents[3] / "docs" / "extending.md"
 QUICK = [
     "epochs=6",
-    "tasks=2",
     "own.labels_first=0.5",
     "network.width=8",
     "network.hidden=16",
