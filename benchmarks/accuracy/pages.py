@@ -56,7 +56,7 @@ def overview(campaigns: Sequence[Campaign]) -> str:
     for campaign in campaigns:
         values = {run: average_accuracies(campaign.records(run)) for run in runs}
         seeds = max(map(len, values.values()))
-        header.append(f"{campaign.title}, {seeds} seeds")
+        header.append(f"{campaign.title}, {seeds} seed{'s' if seeds != 1 else ''}")
         columns.append([_cell(values[run], seeds) for run in runs])
         if any(map(interval, values.values())):
             header.append(INTERVAL)

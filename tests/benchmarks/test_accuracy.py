@@ -235,7 +235,7 @@ def test_an_overview_has_the_campaigns_and_the_paper_side_by_side(write):
     ]
     entry_recorded(campaign.read("third").entries[0], summary={"average_accuracy": 40})
     once = pages.overview([campaign.read(name) for name in ("first", "second", "third")]).splitlines()
-    assert once[0].endswith("| second, 2 seeds | third, 1 seeds | paper, full size |")
+    assert once[0].endswith("| second, 2 seeds | third, 1 seed | paper, full size |")
     assert once[2] == "| `csl` | 51.5 ± 1.3 (4) |  |  | 40.0 | 64.5 |"
 
 
