@@ -126,10 +126,14 @@ def slow(disk: Disk) -> Iterator[str]:
     """Give a sentence for each thing that will take time, and why."""
     import torch
 
+    from nncsl import networks
+
     if not torch.cuda.is_available():
         built = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no CUDA device"
         yield f"no GPU ({built}): digits takes minutes, the small CIFAR presets too, the full-size ones days"
         yield "the kernels run as blockwise torch on a CPU, not in Triton"
+        if networks.emulates("bf16"):
+            yield "precision=bf16 is emulated on this processor: fp32 is faster"
     if torch.get_num_threads() > cores():
         yield f"torch uses {torch.get_num_threads()} threads on {cores()} cores: set OMP_NUM_THREADS={cores()}"
     if torch.get_num_threads() == 1 < cores():

@@ -101,6 +101,13 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager:
     return torch.autocast(device.type, kinds[precision]) if precision in kinds else nullcontext()
 
 
+def emulates(precision: str) -> bool:
+    """Return whether this processor is known to lack arithmetic in "bf16" or "fp16": it then takes longer than fp32."""
+    look = getattr(torch.cpu, "get_capabilities", dict)  # torch before 2.13 does not tell
+    known = [has for name, has in look().items() if name.endswith(precision)]
+    return bool(known) and not any(known)
+
+
 def mask_unseen(logits: Tensor, seen: Tensor) -> Tensor:
     """Logits [n, C], classes outside ``seen`` (bool [C]) at minus infinity: neither trained nor predicted."""
     return logits.masked_fill(~seen, float("-inf"))

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from nncsl import methods
+from nncsl import methods, networks
 from nncsl.config import Config
 from nncsl.data import folders
 from nncsl.data.sources import Source, own_place
@@ -26,7 +26,7 @@ def lines(config: Config, source: Source, tasks: Sequence[Task], method: nn.Modu
         "tasks": _tasks(tasks),
         "network": f"{weights:,} weights ({_network(config)})",
         "views": _views(config),
-        "device": f"{device}{threads}, {config.precision}",
+        "device": f"{device}{threads}, {_precision(config, device)}",
         "teacher": _teacher(config),
         "memory": remembered(config),
     }
@@ -116,6 +116,11 @@ def _views(config: Config) -> str:
     found = folders.typical_short_side(path) if kind == "folder" and path is not None else None
     measured = f"; the images' short side is about {found} px" if found else ""
     return f"{text}{measured}: other sizes with --set views.large.size=N --set views.small.size=M"
+
+
+def _precision(config: Config, device: torch.device) -> str:
+    slow = device.type == "cpu" and networks.emulates(config.precision)
+    return config.precision + ("; this processor only emulates it: fp32 is faster here" if slow else "")
 
 
 def _teacher(config: Config) -> str:

@@ -151,6 +151,25 @@ def test_one_class_in_a_task_is_warned_of(finished):
     assert "warning" not in finished[2]
 
 
+@pytest.mark.parametrize(
+    ("precision", "processor", "warned"),
+    [
+        ("bf16", {"avx512_bf16": False, "amx_bf16": False}, True),
+        ("bf16", {"avx512_bf16": True, "amx_bf16": False}, False),
+        ("bf16", {"a_later_name": True}, False),
+        ("fp32", {"avx512_bf16": False, "amx_bf16": False}, False),
+    ],
+)
+def test_a_precision_that_this_processor_emulates_is_named(finished, monkeypatch, precision, processor, warned):
+    """Autocast to bf16 without such arithmetic took twice as long as fp32, and nothing said so."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: processor, raising=False)
+    config = replace(run_folder.read_config(finished[0]), precision=precision)
+    source, tasks = open_data(config)
+    said = introduction.lines(config, source, tasks, methods.build(config, 10), torch.device("cpu"))
+    [line] = [line for line in said if line.strip().startswith("device")]
+    assert precision in line and ("only emulates it" in line) == warned
+
+
 def test_tasks_of_different_sizes_are_counted():
     assert introduction.sizes([4, 3, 3]) == "4, 3 and 3 classes" and introduction.sizes([2, 2]) == "2 classes each"
     assert introduction.sizes([1]) == "1 class"
