@@ -1,6 +1,7 @@
 """Campaigns as tables: mean and standard deviation over the recorded seeds of each run, the paper's value beside it."""
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich.console import Console
@@ -99,7 +100,7 @@ def rows_of(campaign: Campaign) -> tuple[list[str], list[list[str]]]:
     """
     columns = COLUMNS | (KEPT if campaign.counts_bytes else {})
     if campaign.reference or campaign.timed:
-        columns = columns | (_wall_time(campaign) if campaign.timed else CPU_TIME) | MEMORY
+        columns = columns | (_wall_time(campaign) if campaign.timed else _cpu_time(campaign)) | MEMORY
     known = {name: values for name, values in (("paper", campaign.paper), ("anchor", campaign.anchors)) if values}
     intervals = {run: interval(average_accuracies(campaign.records(run))) for run in campaign.runs}
     header = ["run", "seeds", *known, *columns]
@@ -140,6 +141,15 @@ def interval(values: Sequence[float]) -> str:
 
 def average_accuracies(records: Mapping[int, Record]) -> list[float]:
     return [record["summary"]["average_accuracy"] for record in records.values()]
+
+
+def _cpu_time(campaign: Campaign) -> Columns:
+    """CPU time of the runs on the processor that made most of them; of others it could not be compared with that."""
+    (measure,) = CPU_TIME.values()
+    everything = [record for run in campaign.runs for record in campaign.records(run).values()]
+    processors = Counter(record["machine"].get("processor") for record in everything)
+    usual = max(processors, key=processors.__getitem__, default=None)
+    return {"CPU s": lambda r: measure(r) if r["machine"].get("processor") == usual else None}
 
 
 def _wall_time(campaign: Campaign) -> Columns:

@@ -188,6 +188,19 @@ def test_the_table_has_means_deviations_paper_and_differences(write, tmp_path, c
     assert "| er | 2 | 36.3 | 52.0 ± 2.8 |" in capfd.readouterr().out
 
 
+def test_cpu_time_is_that_of_one_processor(write):
+    """Beside the times of a processor twice as fast a method looked twice as slow as it is."""
+    write(runs=["er", "finetune"], seeds=(1, 2), reference="er")
+    for entry in campaign.read("tiny").entries:
+        slow = entry.name == "finetune" and entry.seed == 2
+        summary = {"average_accuracy": 1.0, "average_incremental_accuracy": 1.0, "forgetting": 2.0}
+        summary["peak_memory"] = {"total": 3e6, "teacher": 0, "bank": 1e6}
+        machine = {"threads": 1, "processor": "slow" if slow else "fast"}
+        entry_recorded(entry, summary=summary, cpu_seconds=20.0 if slow else 10.0, machine=machine)
+    header, rows = tables.rows_of(campaign.read("tiny"))
+    assert [row[header.index("CPU s")] for row in rows] == ["10.0 ± 0.0", "10.0"]
+
+
 def test_curves_are_drawn(write, tmp_path, capfd):
     write(runs=["csl", "er"], settings=SMALL | {"tasks": 2})
     accuracy.main(["plot", "tiny"])
