@@ -3,7 +3,7 @@
     python -m nncsl.benchmarks.accuracy list
     python -m nncsl.benchmarks.accuracy run NAME ... [--only RUN ...] [--seeds N ...] [--jobs 2] [--data-dir DIR]
     python -m nncsl.benchmarks.accuracy table NAME ... [--markdown]
-    python -m nncsl.benchmarks.accuracy plot NAME ...
+    python -m nncsl.benchmarks.accuracy plot NAME ... [--only RUN ...]
     python -m nncsl.benchmarks.accuracy document
 
 A campaign is a yaml file in benchmarks/accuracy/campaigns. Finished runs are skipped, also those that another campaign
@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m nncsl.benchmarks.accuracy", description=__doc__.splitlines()[0])
     parser.add_argument("action", choices=("list", "run", "table", "plot", "document"))
     parser.add_argument("campaigns", nargs="*", metavar="NAME", help="names that `list` shows (default: all)")
-    parser.add_argument("--only", nargs="+", metavar="RUN", help="run these of the campaigns' runs, not all")
+    parser.add_argument("--only", nargs="+", metavar="RUN", help="run or plot these of the campaigns' runs, not all")
     parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="run these of the campaigns' seeds, not all")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     parser.add_argument("--threads", type=int, help="threads of each run (default: the cores, shared among the jobs)")
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     chosen = [campaign.read(name) for name in options.campaigns or names]
     if options.action == "plot":
         for one in chosen:
-            print(plots.draw(one) or f"{one.name}: no curves are recorded")
+            print(plots.draw(one, options.only) or f"{one.name}: no curves are recorded")
             if one.counts_bytes:
                 figure = bytes_figure.draw([one], campaign.RESULTS / f"{one.name}.svg")
                 print(figure or f"{one.name}: no bytes are recorded")

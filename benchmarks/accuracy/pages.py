@@ -3,6 +3,7 @@
 campaign NAME [of VERSION]: the campaign's whole table, or that of what an older version recorded.
 overview NAME ...: a row for each run, the campaigns and the paper side by side.
 transfer NAME ...: what the campaigns' runs gained or lost between tasks; costs NAME ...: what they took.
+guesses NAME RUN ...: how many unlabeled images these runs of a campaign recognized at each task's end.
 status NAME ...: how many runs and seeds each system has; what else its rows say is written by hand and stays.
 """
 
@@ -20,6 +21,7 @@ from ..accuracy.tables import (
     as_markdown,
     average_accuracies,
     chosen_columns,
+    guesses,
     interval,
     markdown,
     spread,
@@ -28,7 +30,7 @@ from ..accuracy.tables import (
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "REPRODUCIBILITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 _PLACE = re.compile(
-    r"(<!-- (campaign|overview|transfer|costs|status) ([\w. -]+) -->\n)(.*?)(?=<!-- end -->)", re.DOTALL
+    r"(<!-- (campaign|overview|transfer|costs|guesses|status) ([\w. -]+) -->\n)(.*?)(?=<!-- end -->)", re.DOTALL
 )
 
 
@@ -40,6 +42,8 @@ def documented(text: str) -> str:
 def _table(kind: str, words: list[str], present: str) -> str:
     if kind == "campaign":
         return as_markdown(read(words[0], version=words[2] if len(words) > 2 else None))  # NAME of VERSION
+    if kind == "guesses":
+        return guesses(read(words[0]), words[1:])
     campaigns = [read(name) for name in words]
     if kind in ("transfer", "costs"):
         return chosen_columns(campaigns, {"transfer": TRANSFER, "costs": COSTS}[kind])

@@ -1,5 +1,6 @@
 """A campaign's curves: unlabeled images recognized while training, parts of the loss, and each task's accuracy."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 import matplotlib
@@ -21,9 +22,10 @@ CURVES = {
 }
 
 
-def draw(shown: Campaign) -> Path | None:
-    """Writes CAMPAIGN.png beside the campaign's results; None where no run recorded its curves."""
-    by_run = {run: [r for r in shown.records(run).values() if r.get("curves")] for run in shown.runs}
+def draw(shown: Campaign, only: Collection[str] | None = None) -> Path | None:
+    """Writes CAMPAIGN.png beside the campaign's results, of all runs or some; None where none recorded its curves."""
+    runs = [run for run in shown.runs if only is None or run in only]
+    by_run = {run: [r for r in shown.records(run).values() if r.get("curves")] for run in runs}
     by_run = {run: records for run, records in by_run.items() if records}
     if not by_run:
         return None

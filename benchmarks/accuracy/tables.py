@@ -93,6 +93,22 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *rows))
 
 
+def guesses(campaign: Campaign, runs: Sequence[str]) -> str:
+    """Return a table for a page: percent of unlabeled images that these runs recognized when each task ended."""
+    rows, most = [], 0
+    for run in runs:
+        if ends := [_last_of_tasks(record, "unlabeled_accuracy") for record in campaign.records(run).values()]:
+            rows.append([run, str(len(ends)), *(spread(values) for values in zip(*ends, strict=True))])
+            most = max(most, len(ends[0]))
+    return markdown(["run", "seeds", *(f"task {number}" for number in range(1, most + 1))], rows)
+
+
+def _last_of_tasks(record: Record, curve: str) -> list[float | None]:
+    """Return a curve's values at the last epoch of each task."""
+    curves = record["curves"]
+    return list(dict(zip(curves["task"], curves[curve], strict=True)).values())
+
+
 def rows_of(campaign: Campaign) -> tuple[list[str], list[list[str]]]:
     """Header and rows; costs where runs are compared with a reference or timed, and differences to it seed by seed.
 

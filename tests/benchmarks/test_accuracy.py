@@ -209,6 +209,8 @@ def test_curves_are_drawn(write, tmp_path, capfd):
     assert accuracy.main(["plot", "tiny"]) == 0
     drawn = (tmp_path / "results" / "tiny.png").read_bytes()
     assert drawn.startswith(b"\x89PNG") and 3_000 < len(drawn) < 200_000
+    assert accuracy.main(["plot", "tiny", "--only", "csl"]) == 0
+    assert (tmp_path / "results" / "tiny.png").read_bytes() != drawn
 
 
 @pytest.mark.parametrize("name", campaign.names())

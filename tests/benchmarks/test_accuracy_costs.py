@@ -48,6 +48,16 @@ def test_mini_imagenet_has_the_views_that_images_of_its_size_get():
     assert ours.views == usual.views and ours.network == usual.network
 
 
+def test_guesses_are_those_of_each_tasks_last_epoch(write, tmp_path):
+    write(runs=["csl", "paws", "er"], seeds=(0, 1))
+    for entry in campaign.read("tiny").entries:
+        known = None if entry.name == "paws" else 80.0 + 2 * entry.seed
+        entry_recorded(entry, summary={}, curves={"task": [0, 0, 1, 1], "unlabeled_accuracy": [1.0, 90.0, 2.0, known]})
+    lines = tables.guesses(campaign.read("tiny"), ["paws", "csl", "nncsl"]).splitlines()
+    assert lines[0] == "| run | seeds | task 1 | task 2 |"
+    assert lines[2:] == ["| paws | 2 | 90.0 ± 0.0 |  |", "| csl | 2 | 90.0 ± 0.0 | 81.0 ± 1.4 |"]
+
+
 def test_transfer_has_a_row_for_each_run_and_says_whose(write, tmp_path):
     for name, title in (("first", "few"), ("second", "many")):
         write(name, runs=["er", "icarl"], seeds=(0, 1), title=title)
