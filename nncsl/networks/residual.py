@@ -36,10 +36,10 @@ class Residual(nn.Module):
             stem: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=config.stem_padding, bias=False)]
         else:
             stem = [nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False)]
-        stem += [nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
-        if config.stem == "imagenet":
+        stem.append(nn.BatchNorm2d(width))
+        if config.stem == "imagenet":  # before the ReLU: the same values and gradients, from a quarter of the maps
             stem.append(nn.MaxPool2d(3, stride=2, padding=1))
-        self.stem = nn.Sequential(*stem)
+        self.stem = nn.Sequential(*stem, nn.ReLU(inplace=True))
         blocks: list[nn.Module] = []
         inputs = width
         for stage, count in enumerate(config.blocks):
