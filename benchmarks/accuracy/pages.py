@@ -1,7 +1,7 @@
 """The tables of the pages, made from records: what stands between ``<!-- KIND NAME ... -->`` and ``<!-- end -->``.
 
 campaign NAME [of VERSION]: the campaign's whole table, or that of what an older version recorded.
-overview NAME ...: a row for each run, the campaigns and the paper side by side.
+overview NAME ...: a row for each run, the campaigns side by side, each with the paper's values where it has some.
 transfer NAME ...: what the campaigns' runs gained or lost between tasks; costs NAME ...: what they took.
 guesses NAME RUN ...: how many unlabeled images these runs of a campaign recognized at each task's end.
 status NAME ...: how many runs and seeds each system has; what else its rows say is written by hand and stays.
@@ -51,24 +51,21 @@ def _table(kind: str, words: list[str], present: str) -> str:
 
 
 def overview(campaigns: Sequence[Campaign]) -> str:
-    """Return average accuracies: those of the campaigns side by side, then the paper's of the runs that it has.
-
-    Campaigns that reduce the same experiment of the paper have the same values of it.
-    """
+    """Return average accuracies: those of the campaigns side by side, the paper's beside those that reduce the same."""
     runs = _merged([campaign.runs for campaign in campaigns])
     header, columns = ["average accuracy, %"], [[f"`{run}`" for run in runs]]
-    for campaign in campaigns:
-        values = {run: average_accuracies(campaign.records(run)) for run in runs}
-        seeds = max(map(len, values.values()))
-        header.append(f"{campaign.title}, {seeds} seed{'s' if seeds != 1 else ''}")
-        columns.append([_cell(values[run], seeds) for run in runs])
-        if any(map(interval, values.values())):
-            header.append(INTERVAL)
-            columns.append([interval(values[run]) for run in runs])
-    paper = {run: value for campaign in campaigns for run, value in campaign.paper.items()}
-    if paper:
-        header.append("paper, full size")
-        columns.append([f"{paper[run]:.1f}" if run in paper else "" for run in runs])
+    for group in _with_one_paper(campaigns):
+        for campaign in group:
+            values = {run: average_accuracies(campaign.records(run)) for run in runs}
+            seeds = max(map(len, values.values()))
+            header.append(f"{campaign.title}, {seeds} seed{'s' if seeds != 1 else ''}")
+            columns.append([_cell(values[run], seeds) for run in runs])
+            if any(map(interval, values.values())):
+                header.append(INTERVAL)
+                columns.append([interval(values[run]) for run in runs])
+        if paper := {run: value for campaign in group for run, value in campaign.paper.items()}:
+            header.append("paper, full size")
+            columns.append([f"{paper[run]:.1f}" if run in paper else "" for run in runs])
     return markdown(header, [row for row in zip(*columns, strict=True) if any(row[1:])])
 
 
@@ -97,6 +94,17 @@ def _seeds(campaigns: Sequence[Campaign], entries: Sequence[Entry]) -> str:
 def _cell(values: Sequence[float], seeds: int) -> str:
     """Return mean and deviation, and of how many seeds where there are fewer than in the header."""
     return spread(values) + (f" ({len(values)})" if 0 < len(values) < seeds else "")
+
+
+def _with_one_paper(campaigns: Sequence[Campaign]) -> list[list[Campaign]]:
+    """Return the campaigns in groups of neighbors that have the same values of the paper, or none."""
+    groups: list[list[Campaign]] = [[]]
+    for campaign in campaigns:
+        paper = {run: value for before in groups[-1] for run, value in before.paper.items()}
+        if any(paper.get(run, value) != value for run, value in campaign.paper.items()):
+            groups.append([])
+        groups[-1].append(campaign)
+    return groups
 
 
 def _merged(lists: Sequence[Sequence[str]]) -> list[str]:

@@ -252,6 +252,10 @@ def test_an_overview_has_the_campaigns_and_the_paper_side_by_side(write):
     once = pages.overview([campaign.read(name) for name in ("first", "second", "third")]).splitlines()
     assert once[0].endswith("| second, 2 seeds | third, 1 seed | paper, full size |")
     assert once[2] == "| `csl` | 51.5 ± 1.3 (4) |  |  | 40.0 | 64.5 |"
+    write("fourth", runs=["er"], seeds=(0,), paper={"table": "main", "er": 8.2})  # the paper's value on other data
+    apart = pages.overview([campaign.read(name) for name in ("first", "second", "fourth")]).splitlines()
+    assert apart[0].endswith("| second, 2 seeds | paper, full size | fourth, 1 seed | paper, full size |")
+    assert apart[3].endswith("| 51.0 ± 1.4 | 36.3 | 50.0 | 8.2 |")
 
 
 def test_every_system_has_a_status_and_what_was_said_of_it_stays():
