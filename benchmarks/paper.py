@@ -127,7 +127,7 @@ def seen_here(line: Line) -> tuple[str, str]:
     if found := _spread(records, line.row["metric"]):
         return found, line.reduced
     name, run = _quick(line.row)
-    known = line.row["table"] == "main" and name in campaign.names()
+    known = name in campaign.names()
     found = _spread(campaign.read(name).records(run).values(), line.row["metric"]) if known else ""
     return found, name if found else ""
 
@@ -141,8 +141,12 @@ def _spread(records: Iterable[Record], metric: str) -> str:
 
 
 def _quick(row: dict[str, str]) -> tuple[str, str]:
-    """Return the campaign with a quarter of the steps that may have a number of the main table, and its run's name."""
-    if (row["labels"], row["memory"]) == ("0.8%", "500"):
+    """Return the campaign with a quarter of the steps that may have a number, and its run's name there."""
+    if row["table"] == "buffer":
+        return "cifar10-ablation", f"memory-{row['memory']}"
+    if row["table"] not in ("main", "ablation", "upper_bound"):
+        return "", ""
+    if row["labels"] in ("0.8%", "") and row["memory"] in ("500", ""):
         return f"{row['dataset']}-quick", row["method"]
     return f"{row['dataset']}-bytes", f"{row['labels']}-{BANKED.get(row['method'], row['method'])}-{row['memory']}"
 

@@ -46,6 +46,18 @@ def test_what_was_recorded_stands_beside_it(labels, protocol):
     assert bool(re.fullmatch(r"\d+\.\d ± \d+\.\d \(\d+\)", seen)) == bool(protocol) and where == protocol
 
 
+@pytest.mark.parametrize(
+    ("table", "method", "memory", "campaign"),
+    [("ablation", "paws", "500", "cifar10-quick"), ("buffer", "nncsl", "50", "cifar10-ablation")],
+)
+def test_numbers_of_other_tables_are_found_in_quick_campaigns(table, method, memory, campaign):
+    """The main table's PAWS is the ablation's; what the memory's size is worth has a campaign of its own."""
+    wanted = {"table": table, "dataset": "cifar10", "method": method, "memory": memory}
+    (line,) = [line for line in paper.lines() if wanted.items() <= line.row.items()]
+    name, run = paper._quick(line.row)
+    assert name == campaign and run in paper.campaign.read(name).runs
+
+
 def test_the_page_has_what_is_recorded():
     text = paper.PAGE.read_text().splitlines()
     for line in paper.lines():
