@@ -12,7 +12,7 @@ benchmarks/results/deciding.csv.
 import argparse
 import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,11 +24,10 @@ from torch import Tensor
 
 from nncsl import evaluation, kernels
 from nncsl.data.images import Images
-from nncsl.files import write_table
 from nncsl.methods.base import unit_projections
 from nncsl.runs import Trained, reopen
 
-from .probe import Row, read
+from .finished import Row, finished, name_of, put, read
 from .provenance import current_commit
 
 RESULTS = Path(__file__).parent / "results" / "deciding.csv"
@@ -48,20 +47,15 @@ class Judged(NamedTuple):
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m nncsl.benchmarks.deciding", description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of finished runs with a memory")
+    parser.add_argument("runs", nargs="+", type=finished, metavar="RUN", help="folders of finished runs with a memory")
     parser.add_argument("--out", type=Path, default=RESULTS, help="CSV file (default: %(default)s)")
     options = parser.parse_args(argv)
-    rows = read(options.out)
     for folder in options.runs:
-        if not (folder / "summary.json").exists():
-            parser.error(f"{folder} is not a finished run: summary.json is not in it")
         trained = reopen(folder)
         if not len(trained.state.memory.ids):
             parser.error(f"{folder} remembers no labeled images: it has no neighbors to ask")
-        row = decided(folder, trained)
-        rows[row["run"]] = row
-        write_table(options.out, [rows[run] for run in sorted(rows)], list(row))
-    show(rows)
+        put(options.out, decided(folder, trained), "run")
+    show(read(options.out, "run").values())
     return 0
 
 
@@ -76,7 +70,7 @@ def decided(folder: Path, trained: Trained) -> Row:
     threshold = chosen(remembered)
     right = [p.argmax(dim=1) == asked.labels for p in (asked.head, asked.neighbors)]
     return {
-        "run": "/".join(folder.resolve().parts[-2:]),
+        "run": name_of(folder),
         "head": percent(asked.head.argmax(dim=1)),
         "neighbors": percent(asked.neighbors.argmax(dim=1)),
         **{f"head from {each}": percent(by_threshold(asked, each)) for each in THRESHOLDS},
@@ -144,10 +138,10 @@ def chosen(remembered: Judged) -> float:
     return max((ALWAYS, *THRESHOLDS, NEVER), key=lambda threshold: (recognized(remembered, threshold), -threshold))
 
 
-def show(rows: Mapping[str, Row]) -> None:
+def show(rows: Iterable[Row]) -> None:
     table = Table(*SHOWN)
-    for run in sorted(rows):
-        table.add_row(*(rows[run][column] for column in SHOWN))
+    for row in rows:
+        table.add_row(*(row[column] for column in SHOWN))
     Console().print(table)
 
 

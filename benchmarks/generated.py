@@ -9,8 +9,7 @@ to, or replaced in, benchmarks/results/generated.csv.
 """
 
 import argparse
-import csv
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -26,34 +25,31 @@ from nncsl.data.rng import permutation, stream_key
 from nncsl.data.sources import Images, Source
 from nncsl.data.tasks import Task
 from nncsl.data.views import as_pixels, make_views
-from nncsl.files import write_table
 from nncsl.record.folder import read_config
 from nncsl.record.snapshots import read_snapshot
 
+from .finished import Row, finished, name_of, put, read
 from .provenance import current_commit
 
 RESULTS = Path(__file__).parent / "results" / "generated.csv"
 VIEWS = 4  # of each real image
-SHOWN = ("run", "after task", "recognized", "by task", "variety", "real images recognized")
-Row = dict[str, str]
+KEYS = "run", "after task"
+SHOWN = (*KEYS, "recognized", "by task", "variety", "real images recognized")
 Samples = Mapping[int, np.ndarray]  # by class, uint8 [n, H, W, C]
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m nncsl.benchmarks.generated", description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of finished runs")
+    parser.add_argument("runs", nargs="+", type=finished, metavar="RUN", help="folders of finished runs")
     parser.add_argument("--out", type=Path, default=RESULTS, help="CSV file (default: %(default)s)")
     options = parser.parse_args(argv)
-    rows = read(options.out)
     for folder in options.runs:
-        if not (folder / "summary.json").exists():
-            parser.error(f"{folder} is not a finished run: summary.json is not in it")
         found = judge(folder)
         if not found:
             parser.error(f"{folder} has made no images: its method is {read_config(folder).method}")
-        rows |= {(row["run"], row["after task"]): row for row in found}
-        write_table(options.out, [rows[key] for key in sorted(rows)], list(found[0]))
-    show(rows)
+        for row in found:
+            put(options.out, row, *KEYS)
+    show(read(options.out, *KEYS).values())
     return 0
 
 
@@ -74,7 +70,7 @@ def judge(folder: Path) -> list[Row]:
         met = tasks[:after] or tasks
         rows.append(
             {
-                "run": "/".join(folder.resolve().parts[-2:]),
+                "run": name_of(folder),
                 "after task": str(after),
                 "recognized": f"{np.mean(list(right.values())):.1f}",
                 "by task": " ".join(f"{np.mean([right[c] for c in task.classes]):.1f}" for task in met),
@@ -120,18 +116,10 @@ def vectors(images: np.ndarray) -> np.ndarray:
     return images.reshape(len(images), -1) / 255
 
 
-def read(path: Path) -> dict[tuple[str, str], Row]:
-    """Rows by run and task; none where there is no file yet."""
-    if not path.exists():
-        return {}
-    with path.open(newline="") as file:
-        return {(row["run"], row["after task"]): row for row in csv.DictReader(file)}
-
-
-def show(rows: dict[tuple[str, str], Row]) -> None:
+def show(rows: Iterable[Row]) -> None:
     table = Table(*SHOWN)
-    for key in sorted(rows):
-        table.add_row(*(rows[key][column] for column in SHOWN))
+    for row in rows:
+        table.add_row(*(row[column] for column in SHOWN))
     Console().print(table)
 
 

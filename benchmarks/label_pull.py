@@ -4,7 +4,7 @@
 compares, at every step, the two gradients that meet at the features: the head's, weighted by lambda_lin, and that of
 everything that comes through the projector. Their ratio says whether lambda_lin suits so many steps and labels:
 weights that were best by trial had about 1. Prints for each task the median ratio, and the lambda_lin that would have
-made it 1; adds a row to benchmarks/results/label-pull.csv.
+made it 1; adds a row to benchmarks/results/label-pull.csv, or replaces that of the same run and seed.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import statistics
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,11 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from nncsl import config, methods, runs
 from nncsl.config import build
-from nncsl.files import write_table
+from nncsl.errors import ConfigError
 from nncsl.networks import Network
+from nncsl.record import checkpoint
 
-from .probe import read
+from .finished import put
 from .provenance import current_commit
 
 RESULTS = Path(__file__).parent / "results" / "label-pull.csv"
@@ -45,16 +47,18 @@ def main(argv: list[str] | None = None) -> int:
     settings = methods.settled(config.load(options.preset, given))
     if not (methods.METHODS[settings.method].weighs_labels and settings.lambda_lin):
         parser.error(f"lambda_lin = {settings.lambda_lin:g} of {settings.method}: expected a weight that it reads")
+    if settings.distillation == "kd":
+        parser.error("distillation=kd: expected one that does not come through the head, as the labels do")
     with tempfile.TemporaryDirectory() as folder, watching() as ratios:
         summary = runs.start(settings, Path(folder) / "run", quiet=True)
-    tasks = divided(ratios, settings.tasks if isinstance(settings.tasks, int) else len(settings.tasks))
+        saved = checkpoint.load(Path(folder) / "run" / "checkpoint" / "state.pt")
+    tasks = divided(ratios, [steps * settings.epochs for steps in saved["state"]["steps"]])
     name = " ".join([options.preset, *options.set])
     row = {"run": name, "seed": str(options.seed), "lambda_lin": f"{settings.lambda_lin:g}"}
     row |= {"ratio by task": " ".join(f"{ratio:.2f}" for ratio in tasks)}
     row |= {"balance": f"{settings.lambda_lin / statistics.median(tasks):.2g}"}
     row |= {"average accuracy": f"{summary['average_accuracy']:.1f}", "commit": current_commit()}
-    rows = {**read(options.out), row["run"]: row}
-    write_table(options.out, [rows[run] for run in sorted(rows)], list(row))
+    put(options.out, row, "run", "seed")
     show(row, tasks)
     return 0
 
@@ -76,6 +80,8 @@ def watching() -> Iterator[list[float]]:
         entering.register_hook(lambda gradient: through.append(gradient.detach().float()))
 
         def at_features(gradient: Tensor) -> None:
+            if not through:  # nothing but the head: a step without anything to compare with
+                return
             rest = gradient.detach().float() - through.pop()
             if rest.any():  # views that the head does not learn from say nothing
                 ratios.append(float(rest.norm() / (gradient.float() - rest).norm()))
@@ -90,10 +96,15 @@ def watching() -> Iterator[list[float]]:
         handle.remove()
 
 
-def divided(ratios: list[float], tasks: int) -> list[float]:
-    """Return the median ratio of each task; every task has as many steps."""
-    size = len(ratios) // tasks
-    return [statistics.median(ratios[size * task : size * (task + 1)]) for task in range(tasks)]
+def divided(ratios: list[float], steps: list[int]) -> list[float]:
+    """Return the median ratio of each task, from one ratio a step and the steps of each task."""
+    if len(ratios) != sum(steps):
+        raise ConfigError(
+            f"{len(ratios)} of {sum(steps)} steps had both gradients in one piece: expected all, so every task needs "
+            "labels, and steps no micro-batches; choose other settings"
+        )
+    ends = list(accumulate(steps))
+    return [statistics.median(ratios[end - count : end]) for end, count in zip(ends, steps, strict=True)]
 
 
 def show(row: dict[str, str], tasks: list[float]) -> None:

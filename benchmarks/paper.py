@@ -121,9 +121,8 @@ def seen_here(line: Line) -> tuple[str, str]:
         return "", ""
     place = NAMED_RUNS.get(tuple(line.row[key] for key in ("table", "dataset", "method", "memory", "labels")))
     if place is not None:
-        records = list(campaign.read(place[0]).records(place[1]).values())
-    else:
-        records = _records(line.reduced, tuple(sorted(line.settings.items())))
+        return _spread(campaign.read(place[0]).records(place[1]).values(), line.row["metric"]), place[0]
+    records = _records(line.reduced, tuple(sorted(line.settings.items())))
     if found := _spread(records, line.row["metric"]):
         return found, line.reduced
     name, run = _quick(line.row)

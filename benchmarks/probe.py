@@ -8,8 +8,8 @@ to, or replaced in, benchmarks/results/probe.csv.
 """
 
 import argparse
-import csv
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -23,32 +23,27 @@ from torch import Tensor
 
 from nncsl import evaluation
 from nncsl.data.rng import permutation, stream_key
-from nncsl.files import write_table
 from nncsl.methods.base import Method, unit_projections
 from nncsl.runs import reopen
 
+from .finished import Row, finished, name_of, put, read
 from .provenance import current_commit
 
 RESULTS = Path(__file__).parent / "results" / "probe.csv"
 SETTINGS = ("dataset", "method", "optimizer", "batchnorm", "teacher_mode", "epochs", "unlabeled_fraction", "seed")
-Row = dict[str, str]
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m nncsl.benchmarks.probe", description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of finished runs")
+    parser.add_argument("runs", nargs="+", type=finished, metavar="RUN", help="folders of finished runs")
     parser.add_argument("--labels", type=int, default=5000, help="training images to fit (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="CSV file (default: %(default)s)")
     options = parser.parse_args(argv)
-    rows = read(options.out)
     for folder in options.runs:
-        if not (folder / "summary.json").exists():
-            parser.error(f"{folder} is not a finished run: summary.json is not in it")
         row = probe(folder, options.labels)
-        rows[row["run"]] = row
+        put(options.out, row, "run")
         print(f"{row['run']}: probed", flush=True)
-        write_table(options.out, [rows[run] for run in sorted(rows)], list(next(iter(rows.values()))))
-    show(rows)
+    show(read(options.out, "run").values())
     return 0
 
 
@@ -65,7 +60,7 @@ def probe(folder: Path, count: int) -> Row:
     accuracy = linear_accuracy(fitted, source.train_labels[known], asked, source.test_labels)
     summary = json.loads((folder / "summary.json").read_text())
     return {
-        "run": "/".join(folder.resolve().parts[-2:]),
+        "run": name_of(folder),
         "average accuracy": f"{summary['average_accuracy']:.1f}",
         "linear probe": f"{accuracy:.1f}",
         "effective rank": f"{effective_rank(projections):.1f}",
@@ -92,19 +87,11 @@ def effective_rank(vectors: Tensor) -> float:
     return float(torch.special.entr(shares).sum().exp())
 
 
-def read(path: Path) -> dict[str, Row]:
-    """Rows by run; none where there is no file yet."""
-    if not path.exists():
-        return {}
-    with path.open(newline="") as file:
-        return {row["run"]: row for row in csv.DictReader(file)}
-
-
-def show(rows: dict[str, Row]) -> None:
+def show(rows: Iterable[Row]) -> None:
     columns = ("run", "average accuracy", "linear probe", "effective rank")
     table = Table(*columns)
-    for run in sorted(rows):
-        table.add_row(*(rows[run][column] for column in columns))
+    for row in rows:
+        table.add_row(*(row[column] for column in columns))
     Console().print(table)
 
 

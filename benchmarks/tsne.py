@@ -15,6 +15,8 @@ from nncsl.record import folder as run_folder
 from nncsl.record.snapshots import Snapshot, read_snapshot
 from nncsl.report import projections
 
+from .finished import finished
+
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
@@ -23,11 +25,9 @@ _GRAY = "0.8"
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m nncsl.benchmarks.tsne", description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run")
+    parser.add_argument("run", type=finished, metavar="RUN", help="folder of a finished run")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the picture to write")
     options = parser.parse_args(argv)
-    if not (options.run / "summary.json").exists():
-        parser.error(f"{options.run} is not a finished run: summary.json is not in it")
     draw(options.run, options.out)
     print(options.out)
     return 0

@@ -3,6 +3,8 @@ import torch
 
 from nncsl import config, methods, objectives
 from nncsl.benchmarks import label_pull
+from nncsl.benchmarks.finished import read
+from nncsl.errors import ConfigError
 
 
 def test_the_ratio_is_that_of_the_two_gradients_and_goes_with_the_weight():
@@ -36,15 +38,33 @@ def test_a_row_says_which_weight_would_pull_as_hard_as_the_rest(tmp_path, capsys
     short = ("--set", "epochs=1", "warmup_epochs=0", "network.width=4", "network.hidden=16", "bank_views=1")
     words = [word for setting in short[1:] for word in ("--set", setting)]
     assert label_pull.main([*words, "--out", str(out)]) == 0
-    (row,) = label_pull.read(out).values()
+    (row,) = read(out, "run", "seed").values()
     ratios = sorted(map(float, row["ratio by task"].split()))
     assert len(ratios) == 5 and all(ratio > 0 for ratio in ratios)
     assert float(row["balance"]) == pytest.approx(float(row["lambda_lin"]) / ratios[2], rel=0.06)
     assert "would pull as hard" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("setting", ["method=er", "lambda_lin=0"])
-def test_a_weight_that_is_not_read_is_refused(setting, capsys):
+def test_each_ratio_belongs_to_its_own_task_however_long_that_is():
+    """Digits' last task has fewer steps than the others."""
+    assert label_pull.divided([1.0, 3.0, 1.0, 7.0, 9.0], [3, 2]) == [1.0, 8.0]
+    with pytest.raises(ConfigError, match="5 of 6 steps"):
+        label_pull.divided([1.0] * 5, [3, 3])
+
+
+def test_a_pass_whose_views_only_the_head_learns_from_has_no_ratio():
+    method = methods.build(config.load("digits"), 10)
+    with label_pull.watching() as ratios:
+        outputs = method.network(torch.randn(4, 1, 8, 8))
+        objectives.lin_loss(method.network.head(outputs.features), torch.arange(4)).backward()
+    assert ratios == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [("method=er", "lambda_lin"), ("lambda_lin=0", "lambda_lin"), ("distillation=kd", "distillation=kd")],
+)
+def test_what_it_can_not_measure_is_refused(setting, named, capsys):
     with pytest.raises(SystemExit):
         label_pull.main(["--set", setting])
-    assert "lambda_lin" in capsys.readouterr().err
+    assert named in capsys.readouterr().err
