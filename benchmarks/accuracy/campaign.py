@@ -16,6 +16,7 @@ import yaml
 from nncsl import config, methods
 from nncsl.config import Config, build
 from nncsl.data.sources import own_place
+from nncsl.errors import ConfigError
 from nncsl.record import checkpoint
 from nncsl.record.journal import Journal
 
@@ -73,15 +74,18 @@ class Entry:
         """What was recorded with the settings as they are now, here or by another campaign; None if nothing was.
 
         A timed campaign takes its own records only: whether other work shared the machine is not in a record. What an
-        older version recorded by this name is taken as it is: settings may mean something else since.
+        older version recorded by this name is taken as it is: settings may mean something else since, and the reduced
+        presets had another weight of the labels then.
         """
         own = [each for each in records.read(self.file) if each.entry == (self.name, self.seed)]
         if self.results != RESULTS:
             if own and not self.timed:
                 return own[0].record
             among = own if self.timed else _all(self.results)
-            older = replace(self.config, lambda_lin=Config.lambda_lin)  # that of the reduced presets then
-            return records.first_with(self.config, among) or records.first_with(older, among)
+            found = records.first_with(self.config, among)
+            if found is None and not any(each.startswith("lambda_lin=") for each in self.settings):
+                found = records.first_with(replace(self.config, lambda_lin=Config.lambda_lin), among)
+            return found
         return records.first_with(self.config, own if self.timed else [*own, *_all(self.results)])
 
 
@@ -135,6 +139,7 @@ def read(name: str, version: str | None = None) -> Campaign:
         for run, settings in content["runs"].items():
             merged = {**content.get("settings", {}), **(settings or {})}
             assignments = tuple(f"{key}={value}" for key, value in merged.items())
+            _refuse_deep(merged.get("dataset", ""))
             entries.append(Entry(name, run, seed, content["preset"], assignments, results, timed))
     paper = dict(content.get("paper", {}))
     source = paper.pop("table", "")
@@ -199,6 +204,13 @@ def steps_taken(folder: Path, lines: list[Record]) -> int | None:
         return None
     steps = checkpoint.load(folder / "checkpoint" / "state.pt")["state"]["steps"]
     return sum(steps[line["task"]] for line in epochs)
+
+
+def _refuse_deep(dataset: str) -> None:
+    """Records know own images by their name alone, wherever they lie."""
+    _, place = own_place(dataset)
+    if place is not None and place.name != str(place):
+        raise ConfigError(f"dataset = {dataset}: expected one name, of what lies directly in --data-dir")
 
 
 def _begun(entry: Entry) -> bool:

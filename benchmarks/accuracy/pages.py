@@ -15,22 +15,22 @@ from nncsl import methods
 
 from ..accuracy.campaign import Campaign, Entry, read
 from ..accuracy.tables import (
-    COSTS,
     INTERVAL,
-    TRANSFER,
     as_markdown,
     average_accuracies,
     chosen_columns,
+    costs,
     guesses,
     interval,
     markdown,
     spread,
+    transfer,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "REPRODUCIBILITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 _PLACE = re.compile(
-    r"(<!-- (campaign|overview|transfer|costs|guesses|status) ([\w. -]+) -->\n)(.*?)(?=<!-- end -->)", re.DOTALL
+    r"(<!-- (campaign|overview|transfer|costs|guesses|status) ([\w.% -]+) -->\n)(.*?)(?=<!-- end -->)", re.DOTALL
 )
 
 
@@ -46,7 +46,7 @@ def _table(kind: str, words: list[str], present: str) -> str:
         return guesses(read(words[0]), words[1:])
     campaigns = [read(name) for name in words]
     if kind in ("transfer", "costs"):
-        return chosen_columns(campaigns, {"transfer": TRANSFER, "costs": COSTS}[kind])
+        return chosen_columns(campaigns, {"transfer": transfer, "costs": costs}[kind])
     return overview(campaigns) if kind == "overview" else status(campaigns, present)
 
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
+from nncsl.errors import ConfigError
 from nncsl.record.ledger import TOTAL
 
 from ..accuracy import full_size
@@ -23,27 +24,21 @@ COLUMNS: Columns = {
 }
 INTERVAL = "95% interval"  # of the mean of average accuracies, where there are seeds enough to speak of one
 FEWEST_FOR_INTERVAL = 5
-# Threads wait for each other, which counts too: CPU time is that of runs with one.
+# What depends on the processor. Threads wait for each other, which counts too: CPU time is that of runs with one.
 CPU_TIME: Columns = {"CPU s": lambda r: r.get("cpu_seconds") if r["machine"]["threads"] == 1 else None}
+SPEED: Columns = {
+    "ms a step": lambda r: 1e3 * r["summary"]["seconds"] / r["steps"] if r.get("steps") else None,
+    "views/s": lambda r: r["summary"]["images_per_second"],
+}
 MEMORY: Columns = {
     "peak MB": lambda r: r["summary"]["peak_memory"]["total"] / 1e6,
     "teacher MB": lambda r: r["summary"]["peak_memory"]["teacher"] / 1e6,
     "bank MB": lambda r: r["summary"]["peak_memory"]["bank"] / 1e6,
 }
-# How far tasks help or harm each other: forward, the next task before it is learned; backward, earlier ones at the end.
 TRANSFER: Columns = {
     "forward transfer": lambda r: r["summary"].get("fwt"),
     "backward transfer": lambda r: r["summary"].get("bwt"),
     "forgetting": lambda r: r["summary"]["forgetting"],
-}
-COSTS: Columns = {
-    "steps": lambda r: r.get("steps"),
-    "s a step": lambda r: r["summary"]["seconds"] / r["steps"] if r.get("steps") else None,
-    "views/s": lambda r: r["summary"]["images_per_second"],
-    **CPU_TIME,
-    **MEMORY,
-    "activations MB": lambda r: r["summary"]["peak_memory"]["activations"] / 1e6,
-    "kept MB": lambda r: r["summary"]["kept"]["total"] / 1e6,
 }
 
 
@@ -51,6 +46,22 @@ def kept_megabytes(record: Record, *, full_size_network: bool = False) -> float 
     """Return what the run kept at its fullest beside its student; None if the version that made it counted nothing."""
     parts = full_size.kept(record) if full_size_network else record["summary"].get("kept")
     return parts[TOTAL] / 1e6 if parts else None
+
+
+def transfer(_: Campaign) -> Columns:
+    """How far tasks help or harm each other: forward, the next task before it is learned; backward, earlier ones."""
+    return TRANSFER
+
+
+def costs(campaign: Campaign) -> Columns:
+    """What runs took: time on one processor, memory while they ran, and what they kept."""
+    return {
+        "steps": lambda r: r.get("steps"),
+        **_on_one_processor(campaign, SPEED | CPU_TIME),
+        **MEMORY,
+        "activations MB": lambda r: r["summary"]["peak_memory"]["activations"] / 1e6,
+        "kept MB": kept_megabytes,
+    }
 
 
 KEPT: Columns = {
@@ -76,11 +87,13 @@ def as_markdown(campaign: Campaign) -> str:
     return markdown(*rows_of(campaign))
 
 
-def chosen_columns(campaigns: Iterable[Campaign], columns: Columns) -> str:
-    """Return a table of these columns for a page: a row for each recorded run; of several campaigns with their data."""
+def chosen_columns(campaigns: Iterable[Campaign], of_it: Callable[[Campaign], Columns]) -> str:
+    """Return a table of some columns for a page: a row for each recorded run; of several campaigns with their data."""
     several = list(campaigns)
     rows = []
+    columns: Columns = {}
     for campaign in several:
+        columns = of_it(campaign)
         for run in campaign.runs:
             if records := campaign.records(run):
                 cells = [spread([value(record) for record in records.values()]) for value in columns.values()]
@@ -94,19 +107,25 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def guesses(campaign: Campaign, runs: Sequence[str]) -> str:
-    """Return a table for a page: percent of unlabeled images that these runs recognized when each task ended."""
+    """Return a table for a page: percent of unlabeled images that these runs recognized when each task ended.
+
+    A run without guesses has no row.
+    """
     rows, most = [], 0
     for run in runs:
-        if ends := [_last_of_tasks(record, "unlabeled_accuracy") for record in campaign.records(run).values()]:
+        if run not in campaign.runs:
+            raise ConfigError(f"run = {run}: expected one of {campaign.name}'s, {', '.join(campaign.runs)}")
+        ends = [_last_of_tasks(record, "unlabeled_accuracy") for record in campaign.records(run).values()]
+        if ends := [values for values in ends if values]:
             rows.append([run, str(len(ends)), *(spread(values) for values in zip(*ends, strict=True))])
             most = max(most, len(ends[0]))
     return markdown(["run", "seeds", *(f"task {number}" for number in range(1, most + 1))], rows)
 
 
 def _last_of_tasks(record: Record, curve: str) -> list[float | None]:
-    """Return a curve's values at the last epoch of each task."""
-    curves = record["curves"]
-    return list(dict(zip(curves["task"], curves[curve], strict=True)).values())
+    """Return a curve's values at the last epoch of each task; none where the run has no such curve."""
+    curves = record.get("curves", {})
+    return list(dict(zip(curves["task"], curves[curve], strict=True)).values()) if curve in curves else []
 
 
 def rows_of(campaign: Campaign) -> tuple[list[str], list[list[str]]]:
@@ -116,7 +135,7 @@ def rows_of(campaign: Campaign) -> tuple[list[str], list[list[str]]]:
     """
     columns = COLUMNS | (KEPT if campaign.counts_bytes else {})
     if campaign.reference or campaign.timed:
-        columns = columns | (_wall_time(campaign) if campaign.timed else _cpu_time(campaign)) | MEMORY
+        columns = columns | (_wall_time(campaign) if campaign.timed else _on_one_processor(campaign, CPU_TIME)) | MEMORY
     known = {name: values for name, values in (("paper", campaign.paper), ("anchor", campaign.anchors)) if values}
     intervals = {run: interval(average_accuracies(campaign.records(run))) for run in campaign.runs}
     header = ["run", "seeds", *known, *columns]
@@ -159,13 +178,16 @@ def average_accuracies(records: Mapping[int, Record]) -> list[float]:
     return [record["summary"]["average_accuracy"] for record in records.values()]
 
 
-def _cpu_time(campaign: Campaign) -> Columns:
-    """CPU time of the runs on the processor that made most of them; of others it could not be compared with that."""
-    (measure,) = CPU_TIME.values()
+def _on_one_processor(campaign: Campaign, columns: Columns) -> Columns:
+    """Columns of the runs on the processor that made most of them; others could not be compared with these."""
     everything = [record for run in campaign.runs for record in campaign.records(run).values()]
     processors = Counter(record["machine"].get("processor") for record in everything)
     usual = max(processors, key=processors.__getitem__, default=None)
-    return {"CPU s": lambda r: measure(r) if r["machine"].get("processor") == usual else None}
+
+    def there(measure: Callable[[Record], float | None]) -> Callable[[Record], float | None]:
+        return lambda r: measure(r) if r["machine"].get("processor") == usual else None
+
+    return {name: there(measure) for name, measure in columns.items()}
 
 
 def _wall_time(campaign: Campaign) -> Columns:
