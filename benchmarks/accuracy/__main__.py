@@ -10,7 +10,8 @@ A campaign is a yaml file in benchmarks/accuracy/campaigns. Finished runs are sk
 has recorded with the same settings; interrupted ones go on, and runs whose settings have changed since are made again.
 A campaign's records are benchmarks/results/accuracy/NAME.jsonl, a line for each run: its summary.json, how and where it
 was made, resolved settings and curves. `document` renews the tables of the pages from them. `plot` draws NAME.png, the
-curves; of a campaign with `bytes: true` also NAME.svg, accuracy against bytes kept, and bytes.svg of all those.
+curves; of a campaign with `bytes: true` also NAME.svg, accuracy against bytes kept, and bytes.svg of all those; of one
+with `seconds: true` NAME.svg, accuracy against time.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from nncsl.files import write_text
 
-from ..accuracy import bytes_figure, campaign, pages, plots, tables
+from ..accuracy import bytes_figure, campaign, frontier_figure, pages, plots, tables
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -52,6 +53,9 @@ def main(argv: list[str] | None = None) -> int:
             if one.counts_bytes:
                 figure = bytes_figure.draw([one], campaign.RESULTS / f"{one.name}.svg")
                 print(figure or f"{one.name}: no bytes are recorded")
+            if one.counts_seconds:
+                figure = frontier_figure.draw(one, campaign.RESULTS / f"{one.name}.svg")
+                print(figure or f"{one.name}: no times are recorded")
         if any(one.counts_bytes for one in chosen):
             print(bytes_figure.draw_all() or "bytes.svg: no bytes are recorded")
         return 0

@@ -4,23 +4,21 @@ Bytes are those with the paper's network (full_size.py), on a logarithmic axis; 
 deviation over seeds.
 """
 
-import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib
-import numpy as np
 
-from ..accuracy import campaign, full_size
+from ..accuracy import campaign, full_size, point_labels
 from ..accuracy.campaign import Campaign
+from ..accuracy.point_labels import Labeled
 from ..accuracy.records import Record
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
-from matplotlib.transforms import Bbox
 
 from nncsl.files import written_beside
 from nncsl.record.ledger import TOTAL
@@ -69,7 +67,7 @@ def draw(shown: Sequence[Campaign], path: Path) -> Path | None:
         figure.canvas.draw()  # from here on everything has its place
         figure.set_layout_engine("none")
         for axes, these in drawn:
-            _label(axes, these, styles)
+            point_labels.write(axes, [_labeled(point, styles) for point in these])
         with written_beside(path) as beside:
             figure.savefig(beside, format="svg", metadata={"Date": None})
         plt.close(figure)
@@ -159,53 +157,6 @@ def _legend(figure: Any, panels: Any) -> None:
     )
 
 
-def _label(axes: plt.Axes, these: list[Point], styles: dict[str, tuple[str, str]]) -> None:
-    """Write method and images near each point, off other labels, points and lines as far as there is room."""
-    inside = axes.get_window_extent()
-    taken = [_around(axes, point) for point in these]
-    lines = [box for method in styles for box in _line(axes, these, method)]
-    pixels = axes.figure.dpi / 72  # in a point
-    for point in sorted(these, key=lambda point: -point.accuracy):
-        written = axes.annotate(
-            f"{point.method.replace('copied teacher', 'copy')} {point.images:,}",
-            (point.megabytes, point.accuracy),
-            (0, 0),
-            textcoords="offset points",
-            ha="center",
-            va="center",
-            color=styles[point.method][0],
-            fontsize=9,
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},  # for where it crosses a line
-        )
-        box = written.get_window_extent()
-        places = {}
-        for side, up in itertools.product((1, -1, 0), (0, 11, -11, 20, -20, 29, -29)):
-            right = side * (7 + box.width / pixels / 2)
-            there = box.translated(right * pixels, up * pixels)
-            outside = box.width * box.height - _shared(there, inside)
-            covered = sum(_shared(there, other) for other in taken)
-            crossed = sum(_shared(there, other) for other in lines)
-            places[right, up] = 10 * outside + 4 * covered + crossed + 8 * abs(up)
-        right, up = min(places, key=places.__getitem__)
-        written.set_position((right, up))
-        taken.append(box.translated(right * pixels, up * pixels))
-
-
-def _around(axes: plt.Axes, point: Point) -> Bbox:
-    """Return the pixels of a point and its deviation."""
-    low = axes.transData.transform((point.megabytes, point.accuracy - point.deviation))
-    high = axes.transData.transform((point.megabytes, point.accuracy + point.deviation))
-    return Bbox([low - 6, high + 6])
-
-
-def _line(axes: plt.Axes, these: list[Point], method: str) -> list[Bbox]:
-    """Return the pixels of the line between a method's points, as a row of small boxes."""
-    ends = [axes.transData.transform((point.megabytes, point.accuracy)) for point in these if point.method == method]
-    places = [a + (b - a) * share for a, b in itertools.pairwise(ends) for share in np.linspace(0, 1, 60)]
-    return [Bbox([place - 2, place + 2]) for place in places]
-
-
-def _shared(first: Bbox, second: Bbox) -> float:
-    """Return how many square pixels two boxes have in common."""
-    both = Bbox.intersection(first, second)
-    return both.width * both.height if both is not None else 0.0
+def _labeled(point: Point, styles: dict[str, tuple[str, str]]) -> Labeled:
+    text = f"{point.method.replace('copied teacher', 'copy')} {point.images:,}"
+    return Labeled(text, point.megabytes, point.accuracy, point.deviation, styles[point.method][0])

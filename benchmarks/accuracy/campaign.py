@@ -96,8 +96,8 @@ class Campaign:
     paper: the paper's value of a run, where it has one; anchors: what a public implementation reached under the same
     protocol; reference: the run that the others' differences are taken to;
     timed: whether each run had the machine to itself, so that its wall time means something; counts_bytes: whether runs
-    are compared by what they keep beside their student; tunes: whether settings are chosen by it, on seeds of 100 and
-    up, which nothing else reports.
+    are compared by what they keep beside their student; counts_seconds: whether by the time they take; tunes: whether
+    settings are chosen by it, on seeds of 100 and up, which nothing else reports.
     """
 
     name: str
@@ -109,6 +109,7 @@ class Campaign:
     reference: str | None = None
     timed: bool = False
     counts_bytes: bool = False
+    counts_seconds: bool = False
     tunes: bool = False
 
     @property
@@ -153,6 +154,7 @@ def read(name: str, version: str | None = None) -> Campaign:
         reference=content.get("reference"),
         timed=timed,
         counts_bytes=content.get("bytes", False),
+        counts_seconds=content.get("seconds", False),
         tunes=content.get("tunes", False),
     )
 

@@ -57,7 +57,7 @@ def costs(campaign: Campaign) -> Columns:
     """What runs took: time on one processor, memory while they ran, and what they kept."""
     return {
         "steps": lambda r: r.get("steps"),
-        **_on_one_processor(campaign, SPEED | CPU_TIME),
+        **on_one_processor(campaign, SPEED | CPU_TIME),
         **MEMORY,
         "activations MB": lambda r: r["summary"]["peak_memory"]["activations"] / 1e6,
         "kept MB": kept_megabytes,
@@ -134,8 +134,8 @@ def rows_of(campaign: Campaign) -> tuple[list[str], list[list[str]]]:
     Bytes kept where the campaign asks for them: with the run's own network, and with the paper's.
     """
     columns = COLUMNS | (KEPT if campaign.counts_bytes else {})
-    if campaign.reference or campaign.timed:
-        columns = columns | (_wall_time(campaign) if campaign.timed else _on_one_processor(campaign, CPU_TIME)) | MEMORY
+    if campaign.reference or campaign.timed or campaign.counts_seconds:
+        columns = columns | (_wall_time(campaign) if campaign.timed else on_one_processor(campaign, CPU_TIME)) | MEMORY
     known = {name: values for name, values in (("paper", campaign.paper), ("anchor", campaign.anchors)) if values}
     intervals = {run: interval(average_accuracies(campaign.records(run))) for run in campaign.runs}
     header = ["run", "seeds", *known, *columns]
@@ -178,7 +178,7 @@ def average_accuracies(records: Mapping[int, Record]) -> list[float]:
     return [record["summary"]["average_accuracy"] for record in records.values()]
 
 
-def _on_one_processor(campaign: Campaign, columns: Columns) -> Columns:
+def on_one_processor(campaign: Campaign, columns: Columns) -> Columns:
     """Columns of the runs on the processor that made most of them; others could not be compared with these."""
     everything = [record for run in campaign.runs for record in campaign.records(run).values()]
     processors = Counter(record["machine"].get("processor") for record in everything)
