@@ -147,7 +147,8 @@ def _quick(row: dict[str, str]) -> tuple[str, str]:
         return "", ""
     if row["labels"] in ("0.8%", "") and row["memory"] in ("500", ""):
         return f"{row['dataset']}-quick", row["method"]
-    return f"{row['dataset']}-bytes", f"{row['labels']}-{BANKED.get(row['method'], row['method'])}-{row['memory']}"
+    compared = "axes" if row["method"] == "ccic" else "bytes"
+    return f"{row['dataset']}-{compared}", f"{row['labels']}-{BANKED.get(row['method'], row['method'])}-{row['memory']}"
 
 
 @cache
