@@ -31,6 +31,7 @@ from nncsl.data.images import ArrayImages
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, split_tasks
 from nncsl.files import write_text
+from nncsl.interruption import Interruption
 from nncsl.methods.base import Asked
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
@@ -39,7 +40,7 @@ from nncsl.steps.ahead import Ahead
 from nncsl.steps.transfer import mapped, packed
 from nncsl.teachers import Surroundings
 from nncsl.teachers.bank import BankTeacher
-from nncsl.terminal import Interruption, Reporter
+from nncsl.terminal import Reporter
 
 from .provenance import current_commit, processor
 

@@ -23,12 +23,13 @@ from nncsl.config import build
 from nncsl.data.catalog import open_data
 from nncsl.data.tasks import Stream
 from nncsl.files import write_table
+from nncsl.interruption import Interruption
 from nncsl.planner.foreseen import Foresight
 from nncsl.record import ledger
 from nncsl.record.state import RunState
 from nncsl.runs import find_device
 from nncsl.teachers import Surroundings
-from nncsl.terminal import Interruption, Reporter
+from nncsl.terminal import Reporter
 
 from .provenance import current_commit, processor
 

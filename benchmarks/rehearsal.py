@@ -12,13 +12,14 @@ from nncsl.batches import Moment
 from nncsl.config import Config
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, Task
+from nncsl.interruption import Interruption
 from nncsl.methods.base import Losses
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
 from nncsl.steps import arrival, graphs
 from nncsl.steps.divergence import Lookout
 from nncsl.teachers import Surroundings
-from nncsl.terminal import Interruption, Reporter
+from nncsl.terminal import Reporter
 
 from .stand_in import DEVICE, Watch, standing_in
 

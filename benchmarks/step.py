@@ -31,12 +31,13 @@ from nncsl.data.images import ArrayImages
 from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, split_tasks
 from nncsl.files import write_text
+from nncsl.interruption import Interruption
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
 from nncsl.runs import find_device
 from nncsl.steps.transfer import ship
 from nncsl.teachers import Surroundings, Teacher
-from nncsl.terminal import Interruption, Reporter
+from nncsl.terminal import Reporter
 from nncsl.version import versions
 
 from .provenance import current_commit, processor

@@ -20,6 +20,7 @@ from nncsl.data.sources import Source
 from nncsl.data.tasks import Stream, Task
 from nncsl.data.views import as_pixels
 from nncsl.distributed import ALONE, Ranks
+from nncsl.interruption import Interrupted, Interruption
 from nncsl.methods.base import Answer, Losses, Method, unit_projections
 from nncsl.passes import limits
 from nncsl.record import checkpoint, ledger, remembered, snapshots
@@ -34,7 +35,7 @@ from nncsl.steps.divergence import DivergenceError, Lookout, diverged
 from nncsl.steps.transfer import constant
 from nncsl.steps.undo import Undo
 from nncsl.teachers import Surroundings, Teacher
-from nncsl.terminal import Interrupted, Interruption, Reporter
+from nncsl.terminal import Reporter
 
 __all__ = ["DivergenceError", "Moment", "Run", "Setup", "Stream", "look", "record", "save", "set_up", "train"]
 

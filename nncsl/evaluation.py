@@ -13,10 +13,10 @@ from nncsl.data.sources import Images, Source
 from nncsl.data.tasks import Task
 from nncsl.data.views import plain
 from nncsl.distributed import ALONE, Ranks
+from nncsl.interruption import heed
 from nncsl.methods.base import Method, head_logits
 from nncsl.networks import mask_unseen
 from nncsl.passes import inference_batch
-from nncsl.terminal import heed
 
 T = TypeVar("T")
 Track = Callable[[Sequence[T], str], Iterable[T]]  # items and a caption -> the same items, while progress is shown

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nncsl.interruption import heed
 from nncsl.networks import Network, Outputs
-from nncsl.terminal import heed
 
 # Images [n, C, H, W] (what `together` gives) to their features and projections.
 Forward = Callable[[Any], Outputs]

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nncsl.interruption import heed
 from nncsl.networks import Block, Network, Outputs
 from nncsl.passes import Passes, autocast_state, trains_batchnorm
 from nncsl.passes.moments import BatchNorm, Moments, OneUnit, Statistics, Units, merge
 from nncsl.passes.spill import Store, open_store
-from nncsl.terminal import heed
 
 
 class Segment(NamedTuple):

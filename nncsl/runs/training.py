@@ -18,6 +18,7 @@ from nncsl.distributed import Ranks
 from nncsl.errors import ConfigError, UserError
 from nncsl.exchange import RankLostError
 from nncsl.featurebank.errors import BankError
+from nncsl.interruption import Interrupted, stop_was_requested
 from nncsl.planner import duration, estimates, keeping
 from nncsl.record import checkpoint, checksums, earlier, introduction
 from nncsl.record import folder as run_folder
@@ -28,7 +29,7 @@ from nncsl.record.owner import Owner, owning
 from nncsl.record.remarks import remarks
 from nncsl.runs.opening import find_device
 from nncsl.steps import threads
-from nncsl.terminal import Interrupted, Reporter, stop_was_requested
+from nncsl.terminal import Reporter
 
 MEMORY_PARTS = ("student", "gradients", "optimizer", "activations", "teacher", "bank", "data", "memory")  # of every run
 

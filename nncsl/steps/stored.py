@@ -19,6 +19,7 @@ from nncsl.data.tasks import Task
 from nncsl.distributed import Ranks
 from nncsl.featurebank import FeatureBank, fingerprint
 from nncsl.featurebank.errors import BankError
+from nncsl.interruption import Interrupted
 from nncsl.methods.base import Method
 from nncsl.passes import inference_batch
 from nncsl.record.state import RunState
@@ -26,7 +27,6 @@ from nncsl.replay import Memory
 from nncsl.steps.arrival import Setup
 from nncsl.teachers import Surroundings
 from nncsl.teachers.bank import bank_slots, pool_sizes
-from nncsl.terminal import Interrupted
 
 FOLDER = "inputs"
 CODEC = "fp32"  # inputs are not rounded: training from them is training on the views themselves

@@ -19,10 +19,11 @@ from nncsl.batches import Batch, Group, Pool, Render, ViewKeys, develop, plain_k
 from nncsl.config import Config
 from nncsl.data.tasks import Task
 from nncsl.distributed import ALONE, Ranks
+from nncsl.interruption import Interruption
 from nncsl.methods.base import Asked, Method, Phase
 from nncsl.passes import answers, in_parts
 from nncsl.record.state import RunState
-from nncsl.terminal import Interruption, Reporter
+from nncsl.terminal import Reporter
 
 
 class Surroundings(NamedTuple):

@@ -16,13 +16,13 @@ from nncsl.data.policy import KINDS
 from nncsl.data.tasks import Task
 from nncsl.errors import UserError
 from nncsl.featurebank import BankError, FeatureBank, fingerprint
+from nncsl.interruption import Interrupted
 from nncsl.methods.base import Asked, Method, Phase
 from nncsl.passes import inference_batch
 from nncsl.record import checkpoint, checksums
 from nncsl.record.state import RunState
 from nncsl.steps.divergence import diverged
 from nncsl.teachers import Surroundings, Teacher, asked_keys
-from nncsl.terminal import Interrupted
 
 _LARGEST = torch.finfo(torch.float16).max  # of an answer that a bank can keep; sane ones are below a hundred
 

@@ -10,8 +10,8 @@ import torch
 from nncsl import config, engine, methods, networks, passes
 from nncsl.config import build
 from nncsl.featurebank import fingerprint
+from nncsl.interruption import Interrupted
 from nncsl.record import checkpoint
-from nncsl.terminal import Interrupted
 from tests.nncsl.conftest import SMALL, run_maker
 from tests.nncsl.crew import first_of, own_folder
 from tests.nncsl.scenes import SecondTask

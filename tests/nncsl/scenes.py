@@ -11,11 +11,11 @@ from nncsl import engine, methods, networks, teachers
 from nncsl.batches import Moment, Pool
 from nncsl.data.tasks import Stream
 from nncsl.distributed import ALONE
+from nncsl.interruption import Interrupted, Interruption
 from nncsl.record import checkpoint
 from nncsl.record.state import RunState
 from nncsl.replay import Memory
 from nncsl.teachers import Surroundings
-from nncsl.terminal import Interrupted, Interruption
 
 
 class SecondTask:

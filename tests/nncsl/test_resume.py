@@ -18,10 +18,10 @@ from PIL import Image
 from nncsl import config, engine, runs
 from nncsl.errors import ConfigError
 from nncsl.featurebank import fingerprint
+from nncsl.interruption import Interrupted
 from nncsl.methods.nncsl import NNCSL
 from nncsl.record import checkpoint
 from nncsl.record.checkpoint import CheckpointError
-from nncsl.terminal import Interrupted
 
 SMALL = ["epochs=3", "network.width=8", "network.hidden=16", "bank_views=2"]
 TIMES = {"seconds", "images_per_second", "peak_memory"}

@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from nncsl import engine, passes, terminal
+from nncsl import engine, interruption, passes
 from nncsl.featurebank import fingerprint
+from nncsl.interruption import Interrupted, Interruption
 from nncsl.passes import batchnorm
 from nncsl.record import checkpoint
-from nncsl.terminal import Interrupted, Interruption
 
 TINY = ["tasks=2", "epochs=1", "warmup_epochs=0", "network.blocks=[1]", "unlabeled_batch=200", "bank_views=1"]
 
@@ -21,7 +21,7 @@ TINY = ["tasks=2", "epochs=1", "warmup_epochs=0", "network.blocks=[1]", "unlabel
 def test_a_long_step_is_thrown_away_and_taken_again(small, make_run, monkeypatch, settings):
     """Also while BatchNorm trains, whose statistics the thrown-away step has changed; and in any micro-batch."""
     expected, _ = engine.train(make_run(small(*TINY, *settings), "whole"))
-    monkeypatch.setattr(terminal, "_PATIENCE", -1.0)
+    monkeypatch.setattr(interruption, "_PATIENCE", -1.0)
     heeded, run, saved, stopped = [0], make_run(small(*TINY, *settings), "stopped"), None, []
 
     def asked():
@@ -29,7 +29,7 @@ def test_a_long_step_is_thrown_away_and_taken_again(small, make_run, monkeypatch
         if heeded[0] in (3, 8, 14, 40):
             heeded[0] += 1
             os.kill(os.getpid(), signal.SIGTERM)
-        terminal.heed()
+        interruption.heed()
 
     for module in (passes, batchnorm, engine.evaluation):
         monkeypatch.setattr(module, "heed", asked)
@@ -44,24 +44,24 @@ def test_a_long_step_is_thrown_away_and_taken_again(small, make_run, monkeypatch
 
 
 def test_what_is_not_marked_is_never_thrown_away(monkeypatch):
-    monkeypatch.setattr(terminal, "_PATIENCE", -1.0)
+    monkeypatch.setattr(interruption, "_PATIENCE", -1.0)
     said = []
-    with Interruption(said.append) as interruption:
+    with Interruption(said.append) as asked:
         os.kill(os.getpid(), signal.SIGINT)
-        terminal.heed()
-        with interruption.dispensable(lambda: False):
-            terminal.heed()
-        with pytest.raises(Interrupted), interruption.dispensable(lambda: True):
-            terminal.heed()
+        interruption.heed()
+        with asked.dispensable(lambda: False):
+            interruption.heed()
+        with pytest.raises(Interrupted), asked.dispensable(lambda: True):
+            interruption.heed()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert len(said) == 1 and "stopping" in said[0]
-    terminal.heed()
+    interruption.heed()
 
 
 BUSY = """
 import sys, time, torch
-from nncsl.terminal import Interruption
+from nncsl.interruption import Interruption
 work = torch.randn(3000, 3000)
 with Interruption():
     print("ready", flush=True)

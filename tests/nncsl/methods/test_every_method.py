@@ -11,10 +11,10 @@ import torch
 from nncsl import engine, methods, planner, runs
 from nncsl.data.catalog import open_data
 from nncsl.featurebank import fingerprint
+from nncsl.interruption import Interrupted
 from nncsl.planner import imagined
 from nncsl.planner.foreseen import Foresight
 from nncsl.record import checkpoint, ledger
-from nncsl.terminal import Interrupted
 from tests.nncsl.methods import recorded
 from tests.nncsl.scenes import SecondTask
 

@@ -9,10 +9,10 @@ import torch
 
 from nncsl import engine, methods
 from nncsl.featurebank import fingerprint
+from nncsl.interruption import Interrupted
 from nncsl.record import checkpoint
 from nncsl.steps import ahead, arrival
 from nncsl.steps.ahead import Ahead
-from nncsl.terminal import Interrupted
 
 SHORT = ("epochs=1", "tasks=2", "unlabeled_batch=160", "network.blocks=[1]", "unlabeled_fraction=0.5")
 

@@ -11,11 +11,11 @@ from nncsl import config, engine, methods
 from nncsl.batches import ViewKeys
 from nncsl.config import build
 from nncsl.featurebank import FeatureBank
+from nncsl.interruption import Interruption
 from nncsl.planner import imagined, measured_sizes
 from nncsl.record.state import RunState
 from nncsl.steps import stored
 from nncsl.teachers import Surroundings
-from nncsl.terminal import Interruption
 from tests.nncsl.methods import test_killed
 from tests.nncsl.scenes import SecondTask
 
