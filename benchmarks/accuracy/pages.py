@@ -1,7 +1,8 @@
 """The tables of the pages, made from records: what stands between ``<!-- KIND NAME ... -->`` and ``<!-- end -->``.
 
 campaign NAME [of VERSION]: the campaign's whole table, or that of what an older version recorded.
-overview NAME ...: a row for each run, the campaigns side by side, each with the paper's values where it has some.
+overview NAME ... [without RUN ...]: a row for each run but those, the campaigns side by side, each with the paper's
+values where it has some.
 transfer NAME ...: what the campaigns' runs gained or lost between tasks; costs NAME ...: what they took.
 guesses NAME RUN ...: how many unlabeled images these runs of a campaign recognized at each task's end.
 status NAME ...: how many runs and seeds each system has; what else its rows say is written by hand and stays.
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nncsl import methods
+from nncsl.errors import ConfigError
 
 from ..accuracy.campaign import Campaign, Entry, read
 from ..accuracy.tables import (
@@ -44,15 +46,20 @@ def _table(kind: str, words: list[str], present: str) -> str:
         return as_markdown(read(words[0], version=words[2] if len(words) > 2 else None))  # NAME of VERSION
     if kind == "guesses":
         return guesses(read(words[0]), words[1:])
-    campaigns = [read(name) for name in words]
+    names, left_out = _parted(words, "without")
+    campaigns = [read(name) for name in names]
     if kind in ("transfer", "costs"):
         return chosen_columns(campaigns, {"transfer": transfer, "costs": costs}[kind])
-    return overview(campaigns) if kind == "overview" else status(campaigns, present)
+    return overview(campaigns, left_out) if kind == "overview" else status(campaigns, present)
 
 
-def overview(campaigns: Sequence[Campaign]) -> str:
+def overview(campaigns: Sequence[Campaign], left_out: Sequence[str] = ()) -> str:
     """Return average accuracies: those of the campaigns side by side, the paper's beside those that reduce the same."""
     runs = _merged([campaign.runs for campaign in campaigns])
+    for name in left_out:
+        if name not in runs:
+            raise ConfigError(f"without {name}: expected a run of {', '.join(one.name for one in campaigns)}")
+    runs = [run for run in runs if run not in left_out]
     header, columns = ["average accuracy, %"], [[f"`{run}`" for run in runs]]
     for group in _with_one_paper(campaigns):
         for campaign in group:
@@ -105,6 +112,12 @@ def _with_one_paper(campaigns: Sequence[Campaign]) -> list[list[Campaign]]:
             groups.append([])
         groups[-1].append(campaign)
     return groups
+
+
+def _parted(words: list[str], by: str) -> tuple[list[str], list[str]]:
+    """Return the words before and those after one of them."""
+    place = words.index(by) if by in words else len(words)
+    return words[:place], words[place + 1 :]
 
 
 def _merged(lists: Sequence[Sequence[str]]) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 from nncsl import methods
 from nncsl.benchmarks.accuracy import __main__ as accuracy
 from nncsl.benchmarks.accuracy import campaign, pages, records, tables
+from nncsl.errors import ConfigError
 from tests.benchmarks.campaigns import SMALL, entry_recorded, record_of
 
 
@@ -256,6 +257,16 @@ def test_an_overview_has_the_campaigns_and_the_paper_side_by_side(write):
     apart = pages.overview([campaign.read(name) for name in ("first", "second", "fourth")]).splitlines()
     assert apart[0].endswith("| second, 2 seeds | paper, full size | fourth, 1 seed | paper, full size |")
     assert apart[3].endswith("| 51.0 ± 1.4 | 36.3 | 50.0 | 8.2 |")
+
+
+def test_an_overview_leaves_out_the_runs_that_the_page_names(write):
+    write("first", runs=["csl", "er"])
+    for entry in campaign.read("first").entries:
+        entry_recorded(entry, summary={"average_accuracy": 50.0})
+    place = "<!-- overview first without {} -->\n<!-- end -->\n"
+    assert "`csl`" in (shown := pages.documented(place.format("er"))) and "| `er`" not in shown
+    with pytest.raises(ConfigError, match="without paws"):
+        pages.documented(place.format("paws"))
 
 
 def test_every_system_has_a_status_and_what_was_said_of_it_stays():
