@@ -48,7 +48,7 @@ NOTHING_HERE = "needs a GPU"
 NAMED_RUNS: dict[tuple[str, ...], tuple[str, str]] = {
     ("main", "cifar10", "xder", "500", "0.8%"): ("cifar10-methods", "xder"),
     ("replay", "cifar10", "nncsl", "", "3%"): ("cifar10-replay", "nncsl"),
-    ("replay", "cifar10", "nncsl + 5000 unlabelled", "", "3%"): ("cifar10-replay", "nncsl-unlabeled"),
+    ("replay", "cifar10", "nncsl + 5000 unlabelled", "", "3%"): ("cifar10-replay", "nncsl-unlabeled-5000"),
     ("replay", "cifar10", "ordisco", "", "3%"): ("cifar10-replay", "ordisco"),
 }
 BANKED = {"nncsl": "nncsl-bank"}  # what the campaigns of bytes call the method that has two teachers
