@@ -6,16 +6,19 @@ values where it has some.
 transfer NAME ...: what the campaigns' runs gained or lost between tasks; costs NAME ...: what they took.
 guesses NAME RUN ...: how many unlabeled images these runs of a campaign recognized at each task's end.
 status NAME ...: how many runs and seeds each system has; what else its rows say is written by hand and stays.
+missing all: what of all campaigns is not recorded.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nncsl import methods
 from nncsl.errors import ConfigError
 
 from ..accuracy.campaign import Campaign, Entry, read
+from ..accuracy.campaign import names as campaign_names
+from ..accuracy.records import Record
 from ..accuracy.tables import (
     INTERVAL,
     as_markdown,
@@ -32,7 +35,8 @@ from ..accuracy.tables import (
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "REPRODUCIBILITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 _PLACE = re.compile(
-    r"(<!-- (campaign|overview|transfer|costs|guesses|status) ([\w.% -]+) -->\n)(.*?)(?=<!-- end -->)", re.DOTALL
+    r"(<!-- (campaign|overview|transfer|costs|guesses|status|missing) ([\w.% -]+) -->\n)(.*?)(?=<!-- end -->)",
+    re.DOTALL,
 )
 
 
@@ -46,6 +50,8 @@ def _table(kind: str, words: list[str], present: str) -> str:
         return as_markdown(read(words[0], version=words[2] if len(words) > 2 else None))  # NAME of VERSION
     if kind == "guesses":
         return guesses(read(words[0]), words[1:])
+    if kind == "missing":
+        return missing([read(name) for name in campaign_names()])
     names, left_out = _parted(words, "without")
     campaigns = [read(name) for name in names]
     if kind in ("transfer", "costs"):
@@ -90,6 +96,30 @@ def status(campaigns: Sequence[Campaign], present: str) -> str:
         entries = [e for c in campaigns for e in c.entries if e.config.method == name and e.record is not None]
         rows.append([f"`{name}`", str(len(entries)), _seeds(campaigns, entries), *(written.get(name) or ["", ""])])
     return markdown(["system", "runs", "seeds", "agrees with the paper", "note"], rows)
+
+
+def missing(campaigns: Sequence[Campaign]) -> str:
+    """Return which runs of each campaign are not recorded: those without a seed, and the seeds that others lack."""
+    rows = []
+    for campaign in campaigns:
+        lacking: dict[str, list[int]] = {}
+        for entry in campaign.entries:
+            if entry.record is None:
+                lacking.setdefault(entry.name, []).append(entry.seed)
+        if lacking:
+            count = sum(map(len, lacking.values()))
+            told = ", ".join(_told(run, seeds, campaign.records(run)) for run, seeds in lacking.items())
+            everything = count == len(campaign.entries)
+            rows.append([f"`{campaign.name}`", f"{count} of {len(campaign.entries)}", "all" if everything else told])
+    return markdown(["campaign", "runs missing", "which"], rows)
+
+
+def _told(run: str, seeds: Sequence[int], recorded: Mapping[int, Record]) -> str:
+    """Return a run's name, with the seeds that it lacks where it has some: "a to b" where they follow each other."""
+    ends = [seed for seed in seeds if seed + 1 not in seeds]
+    starts = [seed for seed in seeds if seed - 1 not in seeds]
+    spans = (f"{a} to {b}" if a != b else f"{a}" for a, b in zip(starts, ends, strict=True))
+    return f"`{run}` ({', '.join(spans)})" if recorded else f"`{run}`"
 
 
 def _seeds(campaigns: Sequence[Campaign], entries: Sequence[Entry]) -> str:

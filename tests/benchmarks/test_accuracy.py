@@ -269,6 +269,20 @@ def test_an_overview_leaves_out_the_runs_that_the_page_names(write):
         pages.documented(place.format("paws"))
 
 
+def test_what_is_not_recorded_is_listed(write):
+    write("first", runs=["csl", "er"], seeds=(3, 4, 5, 6, 8))
+    write("second", runs=["er", "finetune"], settings=SMALL | {"epochs": 2})
+    for entry in campaign.read("first").entries:
+        if entry.name == "er" and entry.seed == 3:
+            entry_recorded(entry, summary={"average_accuracy": 50.0})
+    shown = pages.documented("<!-- missing all -->\n<!-- end -->\n").splitlines()
+    assert "| `first` | 9 of 10 | `csl`, `er` (4 to 6, 8) |" in shown and "| `second` | 2 of 2 | all |" in shown
+    for name in ("first", "second"):
+        for entry in campaign.read(name).entries:
+            entry_recorded(entry, summary={"average_accuracy": 50.0})
+    assert "`first`" not in pages.documented("<!-- missing all -->\n<!-- end -->\n")
+
+
 def test_every_system_has_a_status_and_what_was_said_of_it_stays():
     text = (pages.ROOT / "REPRODUCIBILITY.md").read_text()
     rows = dict(re.findall(r"^\| `([\w-]+)` \| (\d+ \| [^|]+ \| [^|]+ \| .*) \|$", text, re.MULTILINE))
