@@ -57,7 +57,7 @@ def test_small_presets_change_size_and_schedule_only(full):
     paper, small = config.load(full), config.load(f"{full}-small")
     differing = {key.split(".")[0] for key, *_ in build.differences(build.plain(paper), build.plain(small))}
     sizes = {"network", "unlabeled_fraction", "unlabeled_batch", "epochs", "warmup_epochs"}
-    sizes |= {"bank_refresh_epochs", "bank_support_views", "lambda_lin"}
+    sizes |= {"bank_refresh_epochs", "bank_support_views", "bank_order", "lambda_lin"}
     assert differing <= sizes | {"lr_start", "lr_peak", "lr_end", "lars_trust", "head_lr", "batchnorm"}
     assert config.preset_for(full) == full
 
