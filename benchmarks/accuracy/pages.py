@@ -1,16 +1,18 @@
 """The tables of the pages, made from records: what stands between ``<!-- KIND NAME ... -->`` and ``<!-- end -->``.
 
 campaign NAME [of VERSION]: the campaign's whole table, or that of what an older version recorded.
-overview NAME ... [without RUN ...]: a row for each run but those, the campaigns side by side, each with the paper's
-values where it has some.
+overview NAME ...: a row for each run, the campaigns side by side, each with the paper's values where it has some.
 transfer NAME ...: what the campaigns' runs gained or lost between tasks; costs NAME ...: what they took.
 guesses NAME RUN ...: how many unlabeled images these runs of a campaign recognized at each task's end.
 status NAME ...: how many runs and seeds each system has; what else its rows say is written by hand and stays.
 missing all: what of all campaigns is not recorded.
+
+`without RUN ...` or `only RUN ...` after the names leaves out those runs, or all others.
 """
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from nncsl import methods
@@ -46,26 +48,27 @@ def documented(text: str) -> str:
 
 
 def _table(kind: str, words: list[str], present: str) -> str:
-    if kind == "campaign":
-        return as_markdown(read(words[0], version=words[2] if len(words) > 2 else None))  # NAME of VERSION
     if kind == "guesses":
         return guesses(read(words[0]), words[1:])
     if kind == "missing":
         return missing([read(name) for name in campaign_names()])
-    names, left_out = _parted(words, "without")
-    campaigns = [read(name) for name in names]
+    place = next((place for place, word in enumerate(words) if word in ("without", "only")), len(words))
+    names, version = words[:place], ""
+    if kind == "campaign" and "of" in names:  # NAME of VERSION
+        names, version = names[:1], names[2]
+    campaigns = [read(name, version or None) for name in names]
+    if words[place:]:
+        campaigns = _restricted(campaigns, *words[place:])
+    if kind == "campaign":
+        return as_markdown(campaigns[0])
     if kind in ("transfer", "costs"):
         return chosen_columns(campaigns, {"transfer": transfer, "costs": costs}[kind])
-    return overview(campaigns, left_out) if kind == "overview" else status(campaigns, present)
+    return overview(campaigns) if kind == "overview" else status(campaigns, present)
 
 
-def overview(campaigns: Sequence[Campaign], left_out: Sequence[str] = ()) -> str:
+def overview(campaigns: Sequence[Campaign]) -> str:
     """Return average accuracies: those of the campaigns side by side, the paper's beside those that reduce the same."""
     runs = _merged([campaign.runs for campaign in campaigns])
-    for name in left_out:
-        if name not in runs:
-            raise ConfigError(f"without {name}: expected a run of {', '.join(one.name for one in campaigns)}")
-    runs = [run for run in runs if run not in left_out]
     header, columns = ["average accuracy, %"], [[f"`{run}`" for run in runs]]
     for group in _with_one_paper(campaigns):
         for campaign in group:
@@ -144,10 +147,15 @@ def _with_one_paper(campaigns: Sequence[Campaign]) -> list[list[Campaign]]:
     return groups
 
 
-def _parted(words: list[str], by: str) -> tuple[list[str], list[str]]:
-    """Return the words before and those after one of them."""
-    place = words.index(by) if by in words else len(words)
-    return words[:place], words[place + 1 :]
+def _restricted(campaigns: Sequence[Campaign], how: str, *runs: str) -> list[Campaign]:
+    """Return the campaigns without these runs, or with them only."""
+    for name in runs:
+        if not any(name in campaign.runs for campaign in campaigns):
+            raise ConfigError(f"{how} {name}: expected a run of {', '.join(one.name for one in campaigns)}")
+    return [
+        replace(one, entries=[entry for entry in one.entries if (entry.name in runs) == (how == "only")])
+        for one in campaigns
+    ]
 
 
 def _merged(lists: Sequence[Sequence[str]]) -> list[str]:

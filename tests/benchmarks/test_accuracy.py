@@ -267,6 +267,8 @@ def test_an_overview_leaves_out_the_runs_that_the_page_names(write):
     assert "`csl`" in (shown := pages.documented(place.format("er"))) and "| `er`" not in shown
     with pytest.raises(ConfigError, match="without paws"):
         pages.documented(place.format("paws"))
+    other = pages.documented("<!-- overview first only er -->\n<!-- end -->\n")
+    assert "`csl`" not in other and "| `er`" in other
 
 
 def test_what_is_not_recorded_is_listed(write):
