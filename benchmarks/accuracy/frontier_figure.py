@@ -58,6 +58,7 @@ def points(shown: Campaign) -> list[Labeled]:
     reached = float("-inf")
     placed = []
     for time, accuracy, run in sorted(found):
-        placed.append(Labeled(run, time, accuracy, 0.0, BEST if accuracy > reached else OTHERS))
+        best = accuracy > reached
+        placed.append(Labeled(run, time, accuracy, 0.0, BEST if best else OTHERS, joined=best))
         reached = max(reached, accuracy)
     return placed

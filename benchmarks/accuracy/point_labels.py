@@ -10,13 +10,14 @@ from matplotlib.transforms import Bbox
 
 
 class Labeled(NamedTuple):
-    """A point with its name. Points of one color are joined by a line, in their order."""
+    """A point with its name. Points of one color that are ``joined`` have a line through them, in their order."""
 
     text: str
     x: float
     y: float
     deviation: float
     color: str
+    joined: bool = True
 
 
 def write(axes: plt.Axes, points: Sequence[Labeled]) -> None:
@@ -60,7 +61,8 @@ def _around(axes: plt.Axes, point: Labeled) -> Bbox:
 
 def _line(axes: plt.Axes, points: Sequence[Labeled], color: str) -> list[Bbox]:
     """Return the pixels of the line between the points of a color, as a row of small boxes."""
-    ends = [axes.transData.transform((point.x, point.y)) for point in points if point.color == color]
+    joined = [point for point in points if point.joined and point.color == color]
+    ends = [axes.transData.transform((point.x, point.y)) for point in joined]
     places = [a + (b - a) * share for a, b in itertools.pairwise(ends) for share in np.linspace(0, 1, 60)]
     return [Bbox([place - 2, place + 2]) for place in places]
 
